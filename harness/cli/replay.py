@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 
 import click
 
 from lockstep.harness.cli.frame import Unprinted, print_error, print_unsaved, printing
-from lockstep.harness.cli.options import define, limit, option
+from lockstep.harness.cli.options import define, limit
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.jobs.failures import describe_stop, make_failure, save
 from lockstep.harness.jobs.pools import open_pool
@@ -115,19 +113,8 @@ def print_result(console: PlainConsole, result: Replayed) -> None:
 # --- snippet ----------------------------------------------------------------------------
 
 
-@define(
-    "paths",
-    option(
-        "-o --output folder",
-        "Folder for the scripts of several programs.",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-    ),
-    *("backend", "start", "server", "failures"),
-)
-def snippet(
-    settings: Settings, paths: Sequence[Path], backend: str | None, folder: Path | None
-) -> int:
+@define("paths", "backend", "start", "server", "failures")
+def snippet(settings: Settings, paths: Sequence[Path], backend: str | None) -> int:
     """Prints a failure as a script.
 
     PATH is a path as for `lockstep replay`. For a Python backend, the script calls its
@@ -140,13 +127,7 @@ def snippet(
       lockstep snippet failures/SIGNATURE/FILE.json > bug.py
       lockstep snippet FILE --backend my_cache:make > bug.py
       lockstep snippet FILE --backend exec:./driver > bug.sh
-      lockstep snippet failures -o scripts          a script for each saved failure
     """
-    if folder is None:
-        programs = [get_single(paths, "a snippet without -o DIR")]
-    else:
-        programs = load_saved(paths)
-    numbers = count(1)
 
     def write(pool: Pool, path: Path, program: Program, name: str) -> int:
         if beside := read_beside(program.meta):
@@ -155,33 +136,10 @@ def snippet(
         event = pool.call(WriteSnippet(name, program.to_json()))
         if isinstance(event, Stopped):
             raise UsageError(f"{path}: a snippet cannot be made: {event.describe()}")
-        if folder is None:
-            click.echo(event.text, nl=False)
-        else:
-            click.echo(str(save_script(folder, next(numbers), path, event.text)))
+        click.echo(event.text, nl=False)
         return 0
 
-    return run_each(settings, programs, backend, write)
-
-
-def save_script(folder: Path, number: int, path: Path, text: str) -> Path:
-    """Writes the script of a program under a new name in the folder.
-
-    Raises:
-        UsageError: it cannot be written, or the file exists.
-    """
-    stem = re.sub(r"[^\w-]+", "-", path.name.partition(".json")[0])
-    ending = "sh" if text.startswith("#!") else "py"
-    file = folder / f"{number}-{stem}.{ending}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8", newline="\n") as opened:
-            opened.write(text)
-    except FileExistsError:
-        raise UsageError(f"{file}: exists already; choose another folder") from None
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
-    return file
+    return run_each(settings, [get_single(paths, "a snippet")], backend, write)
 
 
 # --- shrink -----------------------------------------------------------------------------
@@ -241,9 +199,7 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
 # --- trace ------------------------------------------------------------------------------
 
 
-@define(
-    "paths",
-)
+@define("paths")
 def trace(paths: Sequence[Path]) -> int:
     """Prints the reference's answer to each operation as JSON, a line for each program.
 

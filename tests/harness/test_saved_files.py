@@ -53,18 +53,6 @@ def test_one_that_cannot_be_shrunk_stops_no_other(run: Run, tmp_path: Path) -> N
     assert ended.out.count("agrees with the reference: nothing to shrink") == 2
 
 
-def test_scripts_of_several_programs_are_files(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
-    command = "snippet", "two.jsonl", "-b", f"{HERE}:one_column_less", "-o", "scripts"
-    ended = run(*command)
-    assert (ended.status, ended.err) == (0, "")
-    names = ["scripts/1-two.py", "scripts/2-two.py"]
-    assert ended.out.split() == names
-    assert len({(tmp_path / name).read_text() for name in names}) == 2
-    again = run(*command)
-    assert (again.status, again.err.count(": exists already; choose")) == (2, 2)
-
-
 def test_replay_names_each_line_by_what_runs_it_again(run: Run, tmp_path: Path) -> None:
     (tmp_path / "two.jsonl").write_text(f"{TEXT}\n\n{LONGER}\n")
     both = run("replay", "two.jsonl", "--backend", CORRECT, "--json")
