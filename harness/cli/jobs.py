@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 import click
-from click.core import ParameterSource
 
 from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.cli.frame import (
@@ -239,8 +238,7 @@ def explore(settings: Settings, depth: int, size: str, as_json: bool) -> int:
 def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """Tests the check itself: looks for mistakes that are planted in backends.
 
-    --failures saves a program that shows each mistake; without it, none is saved. Exit
-    status: 0 all are found; 1 a mistake survives; 2 something could not run.
+    Exit status: 0 all are found; 1 a mistake survives; 2 something could not run.
 
     Examples:
       lockstep faults                                 all, in every backend that has some
@@ -249,10 +247,7 @@ def faults(settings: Settings, ids: Sequence[str], as_json: bool) -> int:
     """
     console = PlainConsole(stderr=as_json)
     with Progress(console, get_search_status, get_search_status) as progress:
-        source = click.get_current_context().get_parameter_source("failures")
-        saves = source is ParameterSource.COMMANDLINE
         names = list(list_names())
-        searches = find_faults(settings, names, ids, progress.show, saves)
-    print_unsaved(search.failure for search in searches.all if search.failure)
+        searches = find_faults(settings, names, ids, progress.show)
     show = partial(print_searches, console, searches)
     return print_report(searches, as_json, type(searches).to_json, show)

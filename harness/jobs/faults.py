@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from statistics import median
 from typing import Any
 
 from lockstep.harness.backends.backend import Planted
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.core.interrupts import get_interrupt_status
-from lockstep.harness.jobs.failures import Failure, describe_stop, make_failure, save
+from lockstep.harness.jobs.failures import describe_stop
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.settings import GENERATOR, Settings
 from lockstep.harness.programs.program import MAX_OPERATIONS
@@ -33,8 +32,6 @@ class Search:
         seconds: the run time of these programs on one core.
         operations: the number of operations of the shortest program that shows the fault.
         signature: the signature of this program.
-        shown: the last event about a program that shows the fault.
-        failure: the saved program; None if programs are not saved.
     """
 
     backend: str
@@ -45,41 +42,15 @@ class Search:
     signature: str | None = None
     error: str | None = None
     is_over: bool = False
-    shown: messages.Found | None = None
-    failure: Failure | None = None
 
     @property
     def is_found(self) -> bool:
         return self.operations is not None
 
-    @property
-    def excess(self) -> int | None:
-        """The number of operations beyond the shortest known program."""
-        if self.operations is None or self.planted.shortest is None:
-            return None
-        return self.operations - self.planted.shortest
-
-    def save(self, settings: Settings) -> None:
-        """Saves the program that shows the fault, if there is one."""
-        event, backend = self.shown, self.planted.backend
-        if event is None:
-            return
-        source = {"front": GENERATOR, "seed": settings.seed, "programs": self.programs}
-        meta = {"found": source, "fault": self.planted.id, **event.get_meta()}
-        self.failure = save(
-            make_failure(
-                settings.failures, event.parsed, event.divergence, backend, {}, meta
-            )
-        )
-
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(replace(self, shown=None, failure=None))
-        for name in ("is_over", "shown", "failure"):
-            del fields[name]
-        path = None
-        if self.failure is not None and self.failure.unsaved is None:
-            path = str(self.failure.path)
-        return {**fields, "found": self.is_found, "excess": self.excess, "path": path}
+        fields = asdict(self)
+        del fields["is_over"]
+        return {**fields, "found": self.is_found}
 
 
 @dataclass
@@ -126,28 +97,9 @@ class Searches:
             "exit_status": self.get_exit_status(),
             "unavailable": self.unavailable,
             "dead": self.dead,
-            "summary": summarize_searches(self),
+            "summary": {"faults": len(self.all), "found": len(self.found)},
             "faults": [search.to_json() for search in self.all],
         }
-
-
-def summarize_searches(searches: Searches) -> dict[str, Any]:
-    found = searches.found
-    counts = {"faults": len(searches.all), "found": len(found)}
-    if not found:
-        return counts
-    programs = [search.programs for search in found]
-    seconds = [search.seconds for search in found]
-    excess = [search.excess for search in found if search.excess is not None] or [0]
-    return {
-        **counts,
-        "median_programs": median(programs),
-        "most_programs": max(programs),
-        "median_seconds": round(median(seconds), 2),
-        "most_seconds": round(max(seconds), 2),
-        "median_excess": median(excess),
-        "most_excess": max(excess),
-    }
 
 
 def find_faults(
@@ -155,7 +107,6 @@ def find_faults(
     names: Sequence[str],
     ids: Sequence[str] = (),
     watch: Callable[[Searches], None] = lambda _: None,
-    saves: bool = False,
 ) -> Searches:
     """Searches until every fault is found or given up, or until Ctrl-C.
 
@@ -164,7 +115,6 @@ def find_faults(
         names: the registered backends, if the settings name none.
         ids: the faults to look for; empty for all.
         watch: called with the searches whenever they may have changed.
-        saves: whether to save the programs that show faults.
     """
     searches = Searches(settings)
     try:
@@ -182,8 +132,6 @@ def find_faults(
     except KeyboardInterrupt as interrupt:
         searches.interrupted = get_interrupt_status(interrupt)
     searches.seconds = time.monotonic() - searches.started
-    for search in searches.all if saves else ():
-        search.save(settings)
     return searches
 
 
@@ -232,7 +180,7 @@ def fold(
             search.seconds += event.seconds
         operations = len(event.parsed.ops)
         if search.operations is None or operations <= search.operations:
-            search.operations, search.shown = operations, event
+            search.operations = operations
             search.signature = event.divergence.get_signature(event.parsed)
     elif isinstance(event, messages.SliceDone):
         search.is_over = search.is_found or before + SLICE >= settings.programs

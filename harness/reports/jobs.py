@@ -17,7 +17,6 @@ from lockstep.harness.jobs.explore import Exploration, Survey
 from lockstep.harness.jobs.faults import (
     Search,
     Searches,
-    summarize_searches,
 )
 from lockstep.harness.jobs.vectors.sets import Done, Verified
 from lockstep.harness.programs.vectors.files import Holds
@@ -187,67 +186,31 @@ def get_search_status(searches: Searches) -> Text:
 
 
 def print_searches(console: Console, searches: Searches) -> None:
-    """Prints a table for each backend, the survivors, and a summary."""
-    for backend in dict.fromkeys(search.backend for search in searches.all):
-        console.print(draw_searches(backend, searches))
+    """Prints a line for each fault and for each backend that could not run, and a
+    summary."""
     for search in searches.all:
-        if search.is_found or not search.is_over:
-            continue
-        status = f"ERROR: {search.error}" if search.error else "not found"
-        planted = search.planted
-        text = f"{search.backend}: {planted.id}: {status}: {planted.mistake}"
-        console.print(Text(text, "bold red"))
+        console.print(format_search(search), soft_wrap=True)
     for backend, error in searches.dead.items():
         text = f"{backend}: ERROR: could not be loaded: {error}"
         console.print(Text(text, "bold yellow"))
     for backend, reason in searches.unavailable.items():
         console.print(Text(f"{backend}: not searched: {reason}", "yellow"))
-    failures = [search.failure for search in searches.all if search.failure]
-    for failure in failures:
-        why = failure.unsaved and f"{failure.path}: cannot be saved: {failure.unsaved}"
-        console.print(why or failure.replay, soft_wrap=True)
-    console.print(format_searches(searches))
-
-
-def draw_searches(backend: str, searches: Searches) -> Table:
-    table = make_table(backend, "programs", "seconds", "ops", "excess")
-    table.add_column("differs in", overflow="fold")
-    for search in searches.all:
-        if search.backend == backend:
-            excess = search.excess
-            table.add_row(
-                search.planted.id,
-                str(search.programs) if search.is_found else f"({search.programs})",
-                f"{search.seconds:.1f}",
-                str(search.operations or "–"),
-                "–" if excess is None else f"{excess:+d}" if excess else "0",
-                get_difference(search),
-                style=None if search.is_found or not search.is_over else "bold red",
-            )
-    return table
-
-
-def get_difference(search: Search) -> str:
-    """Returns the operation and what differs, without contract and kind."""
-    if search.signature is None:
-        return "ERROR" if search.error else "survives" if search.is_over else "…"
-    prefix = f"{search.planted.contract}-{search.planted.kind}-"
-    return search.signature.removeprefix(prefix)
-
-
-def format_searches(searches: Searches) -> Text:
-    counts = summarize_searches(searches)
-    text = f"{counts['found']} of {counts['faults']} faults found"
-    if counts["found"]:
-        text += (
-            ": programs {median_programs:g} (median), at most {most_programs}; seconds"
-            " {median_seconds:g}, at most {most_seconds:g}; operations over the shortest"
-            " known {median_excess:g}, at most {most_excess}"
-        ).format(**counts)
+    text = f"{len(searches.found)} of {len(searches.all)} faults found"
     text += f"; {searches.seconds:.0f} s, seed {searches.settings.seed}"
     if searches.interrupted:
         text += " (stopped before the end)"
-    return Text(text, "green" if searches.get_exit_status() == 0 else "bold red")
+    console.print(Text(text, "green" if not searches.get_exit_status() else "bold red"))
+
+
+def format_search(search: Search) -> Text:
+    line = f"{search.backend}: {search.planted.id}: "
+    if search.is_found:
+        line += f"{search.signature} after {search.programs} programs"
+        return Text(f"{line}; the shortest has {search.operations} operations")
+    status = f"not found in {search.programs} programs"
+    status = f"ERROR: {search.error}" if search.error else status
+    style = "bold red" if search.is_over else "dim"
+    return Text(f"{line}{status}: {search.planted.mistake}", style)
 
 
 # --- sets of vectors --------------------------------------------------------------------

@@ -15,17 +15,15 @@ from tests.harness.misbehaving import raises_at_length
 def test_all_are_found_and_told(run: Run) -> None:
     ended = run("faults", "--backend", f"{HERE}:has_faults")
     assert ended.status == 0, ended.words
-    assert "3 of 3 faults found: programs" in ended.words
+    assert "3 of 3 faults found;" in ended.words
     for name in ("nan-in-the-third", "one-less", "raises-late"):
         assert name in ended.out
-    assert max(map(len, ended.out.splitlines())) <= 80
 
 
 def test_a_survivor_is_told_and_is_exit_status_1(run: Run) -> None:
     ended = run("faults", "--backend", f"{HERE}:has_a_survivor", "--programs", 120)
     assert ended.status == 1
-    assert "no-mistake: not found: as in correct" in ended.words
-    assert "(120)" in ended.words
+    assert "no-mistake: not found in 120 programs: as in correct" in ended.words
     assert "1 of 2 faults found" in ended.words
 
 
@@ -48,30 +46,10 @@ def test_one_fault_as_json(run: Run) -> None:
     assert outcome["front"] == "hypothesis"
     (fault,) = outcome["faults"]
     assert fault["planted"]["id"] == "one-less"
-    assert (fault["found"], fault["operations"], fault["excess"]) == (True, 1, 0)
+    assert (fault["found"], fault["operations"]) == (True, 1)
     assert fault["signature"] == "layer-kv-update-malformed"
     assert outcome["summary"]["found"] == 1
     assert 0 < fault["programs"] <= 50
-
-
-def test_programs_are_saved_where_the_command_says(run: Run, tmp_path: Path) -> None:
-    """Each fails with the mistake, and not without it. Without the option, none is."""
-    chosen = "--backend", f"{HERE}:has_faults"
-    run("faults", *chosen)
-    assert not (tmp_path / "failures").exists()
-    ended = run("faults", *chosen, "--failures", "found", "--json")
-    faults = json.loads(ended.out)["faults"]
-    assert len(faults) == len({fault["path"] for fault in faults}) == 3
-    for fault in faults:
-        path, planted = fault["path"], fault["planted"]
-        assert path.startswith(f"found/{fault['signature']}/")
-        for backend, status in (
-            (planted["backend"], "FAILED"),
-            (planted["correct"], "FIX"),
-        ):
-            assert run("replay", path, "--backend", backend).out.startswith(status)
-    ended = run("faults", *chosen, "--failures", "found")
-    assert f"lockstep replay {faults[0]['path']} --backend {HERE}:" in ended.words
 
 
 def test_a_search_ends_once_its_mistake_is_found_and_shrunk(run: Run) -> None:
@@ -80,9 +58,6 @@ def test_a_search_ends_once_its_mistake_is_found_and_shrunk(run: Run) -> None:
         ended = run("faults", "--backend", f"{HERE}:{name}", "--json")
         (fault,) = json.loads(ended.out)["faults"]
         assert (ended.status, fault["found"]) == (0, True)
-        assert fault["excess"] == (None if "unknown" in name else fault["operations"] + 9)
-        ended = run("faults", "--backend", f"{HERE}:{name}")
-        assert "1 of 1 faults found" in ended.words
 
 
 UNKNOWN = "lockstep: there is no fault one-les; known: one-less"
