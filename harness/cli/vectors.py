@@ -9,30 +9,24 @@ import click
 
 from lockstep.harness.cli.frame import printing
 from lockstep.harness.cli.options import OPTIONS, command, compose, define, option
-from lockstep.harness.cli.replay import print_result
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.jobs.vectors.sets import export, replay_set
+from lockstep.harness.jobs.vectors.sets import export
 from lockstep.harness.programs.vectors.files import audit, read_set
 from lockstep.harness.programs.vectors.selection import SIZES as SET_SIZES
 from lockstep.harness.reports.console import PlainConsole, Progress
 from lockstep.harness.reports.jobs import (
     format_audit,
-    format_verified,
     get_export_status,
     print_export,
-    verification_to_json,
 )
-
-# Problems that are printed; --json has all.
-MOST_REPORTED = 40
 
 EXAMPLES = """\b
 Examples:
   lockstep vectors -o vectors                       all kinds
   lockstep vectors -o kv --kind kv --size standard  many programs of one kind
   lockstep vectors verify vectors                   is this set complete and right?
-  lockstep vectors verify vectors -b torch-cpu      … and does a backend agree?
+  lockstep replay vectors/layer-kv.jsonl -b torch-cpu    does a backend agree?
 """
 
 
@@ -82,32 +76,21 @@ def run_export(settings: Settings, folder: Path | None, size: str) -> int:
 
 @define(
     click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)),
-    *("given", "step", "start", "json"),
     group=vectors,
 )
-def verify(settings: Settings, folder: Path, as_json: bool) -> int:
-    """Checks a set, and replays it on backends.
+def verify(folder: Path) -> int:
+    """Checks that a set is complete, and that the reference gives its answers.
 
-    Is it complete, and does the reference here expect what it says? With --backend, also
-    replays its programs there; one that diverges is named by its line, which `lockstep
-    replay`, `shrink` and `show` take. Exit status: 0 all agree, 1 a divergence, 2 the set
-    is damaged, or something could not run.
+    To run its programs on a backend, replay its files. Exit status: 0 it is; 1 the
+    reference gives another answer; 2 the set is malformed.
     """
-    console, files = PlainConsole(stderr=as_json), read_set(folder)
+    console, files = PlainConsole(), read_set(folder)
     differences = [
         difference for path in files for difference in audit(path, files[path])
     ]
-    for difference in differences[:MOST_REPORTED]:
-        console.print(make_printable(difference), soft_wrap=True)
-    console.print(format_audit(folder, files, differences), soft_wrap=True)
-    results = [] if differences else list(replay_set(files, settings))
-    for verified in results:
-        for result in verified.wrong[:MOST_REPORTED]:
-            print_result(console, result)
-        console.print(format_verified(verified), soft_wrap=True)
-    statuses = {verified.get_exit_status() for verified in results}
-    status = 1 if differences or 1 in statuses else max(statuses, default=0)
+    status = 1 if differences else 0
     with printing(lambda: status):
-        if as_json:
-            click.echo(verification_to_json(differences, results, status))
+        for difference in differences:
+            console.print(make_printable(difference), soft_wrap=True)
+        console.print(format_audit(folder, files, differences), soft_wrap=True)
     return status

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +16,7 @@ from lockstep.harness.jobs.faults import (
     Search,
     Searches,
 )
-from lockstep.harness.jobs.vectors.sets import Done, Verified
+from lockstep.harness.jobs.vectors.sets import Done
 from lockstep.harness.programs.vectors.files import Holds
 from lockstep.harness.programs.words import format_field
 from lockstep.harness.reports.console import (
@@ -244,34 +242,3 @@ def format_audit(
     if differences:
         return Text(f"{programs}; the reference here expects something else", "bold red")
     return Text(f"{programs}, whole, and as the reference expects", "green")
-
-
-def format_verified(verified: Verified) -> Text:
-    """Formats the result of running a set of vectors on a backend as a line."""
-    status = verified.get_exit_status()
-    text = f"{verified.backend}: {verified.agreed} agree"
-    for word in ("FAILED", "ERROR"):
-        if count := sum(result.status == word for result in verified.wrong):
-            text += f", {count} {word}"
-    for why, count in verified.not_run.most_common(1):
-        text += f", {verified.not_run.total()} not run, {count} of them since {why}"
-    return Text(text, ("green", "bold red", "bold yellow")[status])
-
-
-def verification_to_json(
-    differences: Sequence[str], results: Sequence[Verified], status: int
-) -> str:
-    document = {
-        "format": "lockstep-verification/2",
-        "exit_status": status,
-        "differences": list(differences),
-        "backends": [
-            {
-                **get_fields(verified, "backend", "agreed"),
-                "not_run": dict(verified.not_run),
-                "wrong": [structs.asdict(result) for result in verified.wrong],
-            }
-            for verified in results
-        ],
-    }
-    return json.dumps(document, indent=1)

@@ -500,16 +500,12 @@ class RunProgram(Task[Ran], frozen=True):
         runs: the number of runs, for a failure that does not occur in every run.
         beside: if the program agrees alone, run it beside these backends.
         spares_known: refuse a program that shows a divergence of the ledger.
-        adapts: use sizes that the backend declares in fields that do not change results,
-            and skip all steps of a program that the backend does not support or that
-            leads to a known divergence.
     """
 
     program: Document
     runs: int = 1
     beside: list[str] = []
     spares_known: bool = False
-    adapts: bool = False
 
 
 class Recorded(OfBackend, frozen=True):

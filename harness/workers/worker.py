@@ -54,7 +54,6 @@ from lockstep.harness.programs.ledger import (
 from lockstep.harness.programs.program import (
     Divergence,
     Program,
-    breaks_usage,
     parse_program,
     why_too_large,
 )
@@ -92,34 +91,6 @@ def require_supported(program: Program, backend: Backend) -> None:
     if why := why_unsupported(program, backend):
         is_excluded = why == why_excluded(program, backend)
         raise Excluded(why) if is_excluded else Unavailable(why)
-
-
-def adapt(program: Program, backend: Backend) -> Program:
-    """Replaces config values that the backend does not support, in fields that do not
-    change results, by values that it declares."""
-    declared = backend.contracts.get(program.contract, {}).get(program.kind)
-    if declared is None:
-        return program
-    supported = {**declared.config, "dtype": backend.dtypes}
-    config, rules = dict(program.config), program.rules
-    for name in rules.free_fields:
-        default = [rules.config[name]["default"]] if name in rules.opt_in else ()
-        values = supported.get(name, default)
-        if values and name in config and config[name] not in values:
-            config[name] = values[0]
-    adapted = replace(program, config=config)
-    return program if why_too_large(adapted) else adapted
-
-
-def why_left_out(program: Program, backend: Backend) -> str | None:
-    """Returns the reason for not running a program on a backend; None to run it."""
-    if why := why_unsupported(program, backend):
-        return why
-    declared = backend.contracts[program.contract][program.kind]
-    if not declared.refuses and breaks_usage(program):
-        return f"{backend.name} does not declare to refuse wrong calls"
-    entries = load_ledger(backend.ledger, backend.name, program.kind)
-    return "leads to a known divergence" if find_known(program, entries) else None
 
 
 def require_unknown(
@@ -190,18 +161,13 @@ def list_ways(
 
 def run_program(worker: Worker, backend: Backend, task: m.RunProgram) -> m.Ran:
     program = parse(task.program)
-    if task.adapts:
-        program = adapt(program, backend)
-        if why := why_left_out(program, backend):
-            skipped = len(program.ops), why
-            return m.Ran(get_versions(backend), backend.device, None, 0, *skipped)
     require_supported(program, backend)
     for way in list_ways(worker, backend, task):
         results = [worker.run_both(program, way) for _ in range(task.runs)]
         failing = [result for result in results if result.divergence is not None]
         if failing:
             break
-    if results[0].excluded and not (failing or task.adapts):
+    if results[0].excluded and not failing:
         raise Excluded(results[0].excluded)
     result = (failing or results)[0]
     if task.spares_known and result.divergence is not None:

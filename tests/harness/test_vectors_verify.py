@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.programs.vectors.files import make_manifest, write_pretty
-from lockstep.harness.programs.vectors.selection import make_line
-from tests.harness.building import make
-from tests.harness.commands import CORRECT, HERE, Ended, Run, invoke
-from tests.harness.misbehaving import PID_FILE
+from tests.harness.commands import Ended, Run, invoke
 
 Change = Callable[[Path], Any]
 
@@ -189,74 +185,7 @@ def test_an_expectation_that_was_changed_is_found(run: Run, folder: Path) -> Non
         document["expected"][0]["offset"] += 1
 
     line(change, number=1)(folder)
-    ended = run("vectors", "verify", folder, "--json")
-    [difference] = json.loads(ended.out)["differences"]
+    ended = run("vectors", "verify", folder)
     assert ended.status == 1, ended.text
-    assert "layer-kv.jsonl:2: step 0, update with" in difference
-    assert "the set expects" in difference and "the reference" in difference
-
-
-def test_a_planted_fault_is_found_and_can_be_replayed(run: Run, folder: Path) -> None:
-    pytest.importorskip("torch")
-    faulty = "lockstep.impl.faults.torch:window_off_by_one"
-    found = verify_on(run, folder, faulty, 1)
-    wrong = [result for result in found["wrong"] if result["status"] == "FAILED"]
-    assert {result["signature"] for result in wrong} == {"layer-rotating-update-mask"}
-    ended = run("replay", wrong[0]["path"], "--backend", faulty)
-    assert (ended.status, "FAILED" in ended.out) == (1, True)
-
-
-def verify_on(run: Run, folder: Path, name: str, status: int) -> Any:
-    ended = run("vectors", "verify", folder, "--backend", name, "--json")
-    assert ended.status == status, ended.text
-    [verified] = json.loads(ended.out)["backends"]
-    return verified
-
-
-def count_lines(folder: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in folder.glob("*.jsonl"))
-
-
-def test_a_backend_that_agrees(run: Run, folder: Path) -> None:
-    """Undeclared programs are counted, with the reason. Most programs are of another
-    dtype or of other sizes, which change no answer: it has float32 alone."""
-    verified = verify_on(run, folder, f"{HERE}:correct", 0)
-    reasons = verified["not_run"]
-    assert verified["agreed"] > 0 and verified["wrong"] == []
-    assert verified["agreed"] + sum(reasons.values()) == count_lines(folder)
-    assert any("does not declare" in why for why in reasons)
-    assert not any("dtype" in why for why in reasons)
-
-
-def test_what_is_not_written_does_not_agree(run: Run, tmp_path: Path) -> None:
-    update, trim = {"op": "update", "length": 2}, {"op": "trim", "count": 1}
-    programs = [make(update, kind="kv"), make(update, trim, kind="kv")]
-    lines = [make_line(each, {"name": "n", "level": "core"}) for each in programs]
-    contents = {"layer-kv.jsonl": "".join(f"{line}\n" for line in lines).encode()}
-    holds = {"layer-kv.jsonl": {"contract": "layer", "kind": "kv", "programs": 2}}
-    contents["manifest.json"] = write_pretty(make_manifest("tiny", contents, holds))
-    folder = tmp_path / "made"
-    folder.mkdir()
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    verified = verify_on(run, folder, f"{HERE}:has_no_trim_yet", 2)
-    assert [result["status"] for result in verified["wrong"]] == ["ERROR"]
-    assert verified["agreed"] == 1
-
-
-def test_a_crash_does_not_take_the_others_along(
-    run_workers: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PID_FILE, str(tmp_path / "mark"))
-    verified = verify_on(run_workers, folder, f"{HERE}:dies_once", 1)
-    assert [each["signature"] for each in verified["wrong"]] == ["layer-kv-update-crash"]
-    not_run = sum(verified["not_run"].values())
-    assert verified["agreed"] + 1 + not_run == count_lines(folder)
-
-
-def test_a_backend_without_these_kinds(run: Run, tmp_path: Path) -> None:
-    assert export(run, tmp_path / "set", "encoder").status == 0
-    assert verify_on(run, tmp_path / "set", CORRECT, 2)["agreed"] == 0
-    broken = verify_on(run, tmp_path / "set", f"{HERE}:factory_raises", 2)
-    assert "its factory raised" in broken["wrong"][0]["words"]
-    assert len(broken["wrong"]) == 1
+    assert "layer-kv.jsonl:2: step 0, update with" in ended.words
+    assert "the set expects" in ended.words

@@ -1,14 +1,12 @@
-"""Makes, writes and replays sets of vectors.
+"""Makes and writes sets of vectors.
 
 `manual.md` is the template of the README of a set.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,11 @@ from lockstep.harness.backends.backend import REFERENCE_NAME
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.tables import format_operations
 from lockstep.harness.core.errors import UsageError
-from lockstep.harness.jobs.crash import MAX_CRASHES
 from lockstep.harness.jobs.pools import open_pool
-from lockstep.harness.jobs.replay import AGREEING, Replayed, make_replayed
 from lockstep.harness.jobs.settings import Settings
 from lockstep.harness.programs.vectors.files import (
     MANIFEST,
     make_manifest,
-    read_lines,
     write_pretty,
 )
 from lockstep.harness.programs.vectors.schema import make_schema
@@ -103,55 +98,3 @@ def make_manual(size: str, holds: Mapping[str, Mapping[str, Any]]) -> str:
     for name, lines in sections.items():
         text = text.replace(f"@{name}@", "\n".join(lines))
     return text
-
-
-# --- replayed ---------------------------------------------------------------------------
-
-
-@dataclass
-class Verified:
-    """The results of a set on one backend.
-
-    Attributes:
-        not_run: reason → the number of programs that were skipped.
-        wrong: the programs that diverge or could not run.
-    """
-
-    backend: str
-    agreed: int = 0
-    not_run: Counter[str] = field(default_factory=Counter)
-    wrong: list[Replayed] = field(default_factory=list)
-
-    def get_exit_status(self) -> int:
-        statuses = {result.status for result in self.wrong}
-        return 1 if "FAILED" in statuses else 0 if self.agreed and not statuses else 2
-
-
-def replay_set(files: Iterable[Path], settings: Settings) -> Iterator[Verified]:
-    """Yields the results on each backend of the settings. A backend that cannot run, or
-    that crashes twice, is skipped."""
-    with open_pool(settings, 1) as pool:
-        for backend in settings.backends:
-            verified, crashes = Verified(backend), 0
-            programs = chain.from_iterable(map(read_lines, files))
-            for location, program, _ in programs:
-                event = pool.call(
-                    messages.RunProgram(backend, program.to_json(), adapts=True)
-                )
-                if (
-                    isinstance(event, messages.Ran)
-                    and event.why_skipped
-                    and not event.steps
-                ):
-                    verified.not_run[event.why_skipped] += 1
-                    continue
-                result = make_replayed(Path(location), program, backend, event)
-                if result.status in AGREEING:
-                    verified.agreed += 1
-                    continue
-                verified.wrong.append(result)
-                if isinstance(event, messages.Stopped):
-                    crashes += 1 if event.blame() else MAX_CRASHES
-                if crashes >= MAX_CRASHES:
-                    break
-            yield verified
