@@ -43,7 +43,7 @@ from lockstep.harness.reports.jobs import (
     print_exploration,
     print_searches,
 )
-from lockstep.harness.reports.outcome_file import OutcomeFile, to_json
+from lockstep.harness.reports.outcome_file import to_json, write_outcome
 from lockstep.harness.workers.registry import list_names
 
 MOST_PROGRAMS = 10_000_000
@@ -140,7 +140,7 @@ EVERYTHING = (
 @contextmanager
 def kept(outcome: Outcome) -> Iterator[Outcome]:
     """Writes the outcome to the folder for failures, however the body ends."""
-    file, is_refused = OutcomeFile(outcome.settings.failures), False
+    is_refused = False
     try:
         yield outcome
     except KeyboardInterrupt as interrupt:
@@ -152,21 +152,18 @@ def kept(outcome: Outcome) -> Iterator[Outcome]:
     finally:
         if not is_refused:
             with shielded():
-                keep(outcome, file)
+                keep(outcome)
 
 
-def keep(outcome: Outcome, file: OutcomeFile) -> None:
+def keep(outcome: Outcome) -> None:
     """Writes the outcome; if that fails, prints unsaved programs on standard error."""
     try:
-        path = file.write(outcome)
+        write_outcome(outcome)
     except OSError as error:
-        outcome.unwritten = f"{file.path}: cannot be written: {error.strerror or error}"
+        path = outcome.settings.failures / OUTCOME
+        outcome.unwritten = f"{path}: cannot be written: {error.strerror or error}"
         print_error(outcome.unwritten)
         print_unsaved(outcome.failures)
-        return
-    if path.name != OUTCOME:
-        shared = f"another check has written {path.with_name(OUTCOME)} meanwhile"
-        print_error(f"{shared}; the outcome of this check is in {path}")
 
 
 # --- explore ----------------------------------------------------------------------------

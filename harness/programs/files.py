@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from os.path import isdir, lexists
 from pathlib import Path
@@ -19,12 +18,7 @@ from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import LINES, Program, parse_programs
 
 OUTCOME = "outcome.json"
-"""The file with the outcome of a check, next to the folders of signatures.
-
-If another check has written this file in the meantime, a check uses a name such as
-outcome-1a2b3c4d.json."""
-
-OUTCOMES = re.compile(r"outcome(-[0-9a-f]{8})?\.json")
+"""The file with the outcome of a check, next to the folders of signatures."""
 
 RUNNING = "running"
 """The folder of the write-ahead records, next to the folders of signatures."""
@@ -95,7 +89,7 @@ def list_files(path: Path) -> list[Path]:
 
 def list_outcomes(path: Path) -> list[Path]:
     """Lists the outcome files of checks in a folder, sorted by name."""
-    return [file for file in list_documents(path) if is_outcome(file)]
+    return [file for file in list_documents(path) if file.name == OUTCOME]
 
 
 def list_documents(folder: Path) -> list[Path]:
@@ -108,14 +102,9 @@ def read_file(path: Path) -> str:
     return decode(read_bytes(path, MAX_BYTES), str(path))
 
 
-def is_outcome(file: Path) -> bool:
-    """Returns whether a file has an outcome's name."""
-    return OUTCOMES.fullmatch(file.name) is not None
-
-
 def is_program(file: Path) -> bool:
     """Returns whether a file of a folder is read as a program file."""
-    if not file.name.endswith(SUFFIXES) or is_outcome(file):
+    if not file.name.endswith(SUFFIXES) or file.name == OUTCOME:
         return False
     try:
         return not is_record(file) or read_bytes(file, MAX_BYTES).strip() != b"{}"

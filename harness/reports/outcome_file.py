@@ -6,14 +6,9 @@ running; `read_outcome` makes it from a file. The fields are those of outcome.js
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from secrets import token_hex
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert, field, structs, to_builtins
@@ -307,51 +302,11 @@ def read_outcome(document: Any, path: str) -> OutcomeSummary:
     return structs.replace(outcome, path=path)
 
 
-class OutcomeFile:
-    """The file of an outcome in the folder of failures, for `lockstep report`.
+def write_outcome(outcome: Outcome) -> None:
+    """Writes outcome.json to the folder for failures, for `lockstep report`.
 
-    The name of the file is outcome.json. If another check has written this file since the
-    object was made, the name becomes, for example, outcome-1a2b3c4d.json. Therefore, make
-    the object before the check begins.
+    Raises:
+        OSError: it cannot be written.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / OUTCOME
-        self.before = get_version(self.path)
-
-    def write(self, outcome: Outcome) -> Path:
-        """Writes the file, and returns its path.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder):
-            if get_version(self.path) not in (self.before, None):
-                name, _, ending = OUTCOME.partition(".")
-                self.path = self.folder / f"{name}-{token_hex(4)}.{ending}"
-            write_whole(self.path, json.dumps(to_json(outcome), indent=1) + "\n")
-            self.before = get_version(self.path)
-        return self.path
-
-
-def get_version(path: Path) -> tuple[int, int] | None:
-    """Returns the inode and the modification time; None if the file does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder against other checks, if its file system has locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    text = json.dumps(to_json(outcome), indent=1) + "\n"
+    write_whole(outcome.settings.failures / OUTCOME, text)
