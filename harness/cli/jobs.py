@@ -181,7 +181,7 @@ def keep(outcome: Outcome) -> None:
     ),
     option(
         "--size",
-        "Size of the domain: about 8, 20 or 35 operations.",
+        "Size of the domain: about 8 or 20 operations.",
         type=click.Choice(SIZES),
         default="small",
         show_default=True,

@@ -473,7 +473,7 @@ class Contract(ABC):
 # --- small worlds -----------------------------------------------------------------------
 
 
-SIZES = ("tiny", "small", "standard")
+SIZES = ("tiny", "small")
 """The sizes of a domain, from the fewest operations to the most."""
 
 Renaming = Callable[[Op], Op]

@@ -118,7 +118,7 @@ vectors -o x verify y
 vectors verify
 vectors verify nothing
 vectors export
-{EXPLORE} --depth 12 --size standard
+{EXPLORE} --depth 16
 {EXPLORE} --depth 0
 {EXPLORE} --size huge
 {EXPLORE} --kind kw

@@ -106,7 +106,7 @@ def test_parts_make_the_whole(rules: Contract, kind: str) -> None:
 
 @pytest.mark.parametrize(("rules", "kind"), EVERY_KIND, ids=[k for _, k in EVERY_KIND])
 def test_every_move_can_be_made(rules: Contract, kind: str) -> None:
-    world = ask_for_all(rules, kind, "standard")
+    world = ask_for_all(rules, kind, "small")
     walk, made, starts = make_walk(rules, world), set[int](), [ROOT]
     for _ in range(6):
         longer = [branch for start in starts for branch in walk.list_longer(start)]
@@ -119,11 +119,11 @@ def test_every_move_can_be_made(rules: Contract, kind: str) -> None:
 
 def test_what_a_backend_does_not_declare_is_left_out() -> None:
     rules = CONTRACTS["layer"]
-    declared = Kind(frozenset({"update", "trim"}), {"window": (4, 8), "heads": (1, 2)})
-    domain = rules.get_domain("rotating", "standard")
+    declared = Kind(frozenset({"update", "trim"}), {"window": (4, 8), "step": (4, 2)})
+    domain = rules.get_domain("rotating", "small")
     world = fit(domain, rules, "rotating", declared, ["float16"])
     assert {move["op"] for move in world.moves} == {"update", "trim"}
-    wanted = {"window": 4, "heads": 2, "dtype": "float16", "chunk": None, "keep": 0}
+    wanted = {"window": 4, "step": 2, "dtype": "float16", "chunk": None, "keep": 0}
     assert {name: world.config[name] for name in wanted} == wanted
 
 

@@ -98,30 +98,16 @@ SMALL = TINY + read_moves(
     ' extract row=0 into=c; stack caches=["c"] cache=b;'
     " update length=1 left=null cache=c; rollback counts=[0,1]; repeat times=2"
 )
-STANDARD = SMALL + read_moves(
-    "update length=1 left=null cache=b; filter rows=[1,0]; select rows=[0,0];"
-    " open rows=1 cache=a; save into=s; load from=s cache=b; clone into=b;"
-    " extend other=a cache=b; free; size"
-)
 PAIR = [{"kind": "batch-kv"}, {"kind": "batch-rotating", "window": 2}]
-WITH_STATE = [{"kind": "batch-state"}, {"kind": "batch-rotating", "window": 3}]
 DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
     "step": [2],
     "window": [2],
     "chunk": [None, 2],
     "caches": [PAIR],
 }
-LARGER = {
-    **DOMAIN_CONFIG,
-    "window": [3, 4],
-    "heads": [2],
-    "value_dim": [6],
-    "caches": [WITH_STATE],
-}
 DOMAINS = {
     "tiny": Domain(DOMAIN_CONFIG, TINY),
     "small": Domain(DOMAIN_CONFIG, SMALL),
-    "standard": Domain(LARGER, STANDARD),
 }
 
 

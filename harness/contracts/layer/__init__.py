@@ -113,24 +113,14 @@ SMALL = TINY + read_moves(
     " split snapshot=s0 at=1 parent=s0 child=s1; merge parent=s0 child=s1 into=s0;"
     ' close snapshot=s0; prepare offsets=[2]; take into=["s1"]'
 )
-STANDARD = SMALL + read_moves(
-    "update length=2 cache=a; update length=4 cache=b; trim count=3;"
-    " trim count=1 cache=b; view; size; state cache=b; free cache=b;"
-    " snapshot from=0 into=s1 cache=b; restore snapshot=s0 target=3 cache=a;"
-    " restore snapshot=s0 target=2 cache=b; restore snapshot=null target=0 cache=b;"
-    " split snapshot=s1 at=2 parent=s0 child=s1; merge parent=s0 child=null into=s0;"
-    ' close snapshot=s1; prepare offsets=[1,3]; take into=["s0","s1"]'
-)
 DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
     "step": [2],
     "window": [2],
     "chunk": [None, 2],
 }
-LARGER = {**DOMAIN_CONFIG, "window": [3, 4], "heads": [2], "value_dim": [6]}
 DOMAINS = {
     "tiny": Domain(DOMAIN_CONFIG, TINY),
     "small": Domain(DOMAIN_CONFIG, SMALL),
-    "standard": Domain(LARGER, STANDARD),
 }
 """The domains have no renamings: each snapshot has different moves, and cache a exists
 from the start."""

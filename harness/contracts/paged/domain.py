@@ -83,18 +83,9 @@ SMALL = TINY + read_moves(
     " free request=b reuse=false; preempt request=b;"
     " fork source=a target=c tokens=[2]; rewind request=a to=1 tokens=[2]; reset"
 )
-STANDARD = SMALL + read_moves(
-    "open request=a tokens=[1,1,1,1,2]; open request=b tokens=[1,1,1] namespace=x;"
-    " match request=a; schedule request=c count=2; schedule request=b count=1;"
-    " free request=c; evict count=256; accept request=a sampled=2;"
-    " offload request=a transfer=t0; load request=b transfer=t1; landed transfer=t0;"
-    " landed transfer=t1; failed transfer=t1 arrived=1; save; restore"
-)
-MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
-BLOCKS = {"tiny": 6, "small": 6, "standard": 5}
+MOVES = {"tiny": TINY, "small": SMALL}
 
 
 def get_domain(kind: str, size: str) -> Domain:
-    sizes: dict[str, Sequence[Any]] = {"groups": [EXPLORED[kind]], "max_length": [8]}
-    sizes |= {"blocks": [BLOCKS[size]], **({"host": [4]} if size == "standard" else {})}
-    return Domain(sizes, MOVES[size])
+    groups = {"groups": [EXPLORED[kind]]}
+    return Domain({**groups, "max_length": [8], "blocks": [6]}, MOVES[size])

@@ -12,17 +12,11 @@ from lockstep.harness.contracts.prefix.rewrites import rename_token
 Choices = Mapping[str, Sequence[Any]]
 
 CONVERSATION: Choices = {"layers": [["kv", "rotating:2"]], "step": [2]}
-DEEP: Choices = {"layers": [["rotating:3", None, "kv", "state"]], "step": [2]}
 
 CONFIGS: Mapping[str, Choices] = {
     "session": CONVERSATION,
     "trie": CONVERSATION,
     "slots": {"layers": [["causal"]], "slots": [2], "context": [4]},
-}
-LARGER: Mapping[str, Choices] = {
-    "session": {**DEEP, "heads": [2]},
-    "trie": {**DEEP, "interval": [2]},
-    "slots": {"layers": [["causal", "swa:3"]], "slots": [2], "context": [5], "keep": [1]},
 }
 
 
@@ -41,9 +35,6 @@ def double(moves: Sequence[Op]) -> tuple[Op, ...]:
 CLOSE = read_of_user("close")
 SHORT = read_of_user("begin tokens=[1,2]; begin tokens=[2,1]")
 LONG = read_of_user("begin tokens=[1,2,1]; begin tokens=[2,1,2]")
-MORE = read_of_user(
-    "begin tokens=[1]; begin tokens=[2]; begin tokens=[1,1,2,2]; begin tokens=[2,2,1,1]"
-)
 # Every request has fewer than 8 tokens: such a pass computes all remaining tokens.
 FEEDS = read_of_user("feed count=8 generate=[1]; feed count=8 generate=[2]")
 TINY = (*SHORT, *LONG, *read_of_user("feed count=1; feed count=8"), *FEEDS, *CLOSE)
@@ -56,17 +47,6 @@ SMALL = (
         " limit bytes=null"
     ),
 )
-STANDARD = (
-    *(*SMALL, *MORE),
-    *read_of_user(
-        "feed count=0 generate=[1]; feed count=0 generate=[2]; feed count=2;"
-        " break count=1 layers=2"
-    ),
-    *read_moves(
-        "refuse layers=[2] raising=false; checkpoint offsets=[1,3]; limit bytes=0;"
-        " limit bytes=256"
-    ),
-)
 """A session keeps one path and has no limit: a backend leaves out the moves that its kind
 does not have."""
 
@@ -77,13 +57,8 @@ SMALL_SLOTS = (
     *double(read_of_user("cancel; break count=1 layers=0")),
     *read_moves("refuse layers=[] raising=false"),
 )
-LATE = read_of_user(
-    "feed count=2 generate=[1,2]; feed count=2 generate=[2,1]; feed count=0 generate=[1];"
-    " feed count=0 generate=[2]; break count=2 layers=1"
-)
-STANDARD_SLOTS = (*SMALL_SLOTS, *double((*MORE, *LATE)))
-MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
-SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS, "standard": STANDARD_SLOTS}
+MOVES = {"tiny": TINY, "small": SMALL}
+SLOTS_MOVES = {"tiny": TINY_SLOTS, "small": SMALL_SLOTS}
 
 USERS = {"a": "b", "b": "a"}
 
@@ -104,6 +79,5 @@ RENAMINGS: Sequence[Renaming] = (
 
 
 def get_domain(kind: str, size: str) -> Domain:
-    config = LARGER if size == "standard" else CONFIGS
     moves = SLOTS_MOVES if kind == "slots" else MOVES
-    return Domain(config[kind], moves[size], RENAMINGS)
+    return Domain(CONFIGS[kind], moves[size], RENAMINGS)

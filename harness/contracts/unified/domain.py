@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from lockstep.harness.contracts.contract import Domain, Renaming, read_moves
+from lockstep.harness.contracts.contract import Domain, read_moves
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.unified.model import CAUSAL
 from lockstep.harness.contracts.unified.operations import rename_owner
@@ -25,23 +25,15 @@ CONFIG: Mapping[str, Sequence[Any]] = {
     "interval": [2],
     "checkpoints": [2],
 }
-LARGER: Mapping[str, Sequence[Any]] = {
-    **CONFIG,
-    "window": [3],
-    "memory": [4],
-    "chunk": [3],
-    "sequences": [3],
-    "batch": [4],
-    "layers": [2],
-    "heads": [2],
-    "cache_padding": [2],
-    "mask_padding": [4],
-}
+
+
+def exchange(op: Op) -> Op:
+    return rename_owner(op, {0: 1, 1: 0})
 
 
 def read_for_both(text: str) -> tuple[Op, ...]:
     """Parses moves of sequence 0, and adds each move again for sequence 1."""
-    pairs = ((move, rename_owner(move, {0: 1, 1: 0})) for move in read_moves(text))
+    pairs = ((move, exchange(move)) for move in read_moves(text))
     return tuple(chain.from_iterable(pairs))
 
 
@@ -59,28 +51,9 @@ IMAGES = read_for_both(
     "forward sequences=[0] multimodal=[0]; forward sequences=[0,1] multimodal=[1];"
     " forward sequences=[0] reserve=true"
 )
-STANDARD = (
-    *(*SMALL, *LONGER, *QUESTIONS, *SAVED),
-    *read_for_both(
-        "forward sequences=[0,0,0]; forward sequences=[0,0,1];"
-        " forward sequences=[0,0] except=[0]; forward sequences=[0,0] reserve=true;"
-        " remove sequence=0 begin=0 end=null; remove sequence=0 begin=1 end=2;"
-        " can_resume sequence=0 position=1"
-    ),
-    *read_moves(
-        "copy_prefix source=0 target=2 length=2; forward sequences=[2];"
-        " forward sequences=[2,0,1]; remove sequence=2 begin=0 end=1; get;"
-        " load from=x fresh=true; open window=3 memory=4"
-    ),
-)
-"""A backend leaves out the moves that its kind does not have: only causal caches can be
-saved, only swa-memory is opened with two sizes."""
+"""A backend leaves out the moves that its kind does not have."""
 
-MOVES = {"tiny": TINY, "small": SMALL, "standard": STANDARD}
-
-
-def exchange(first: int, second: int) -> Renaming:
-    return lambda op: dict(rename_owner(op, {first: second, second: first}))
+MOVES = {"tiny": TINY, "small": SMALL}
 
 
 def get_domain(kind: str, size: str) -> Domain:
@@ -89,5 +62,4 @@ def get_domain(kind: str, size: str) -> Domain:
         moves += IMAGES
     elif size == "small":
         moves += QUESTIONS + (SAVED if kind in CAUSAL else LONGER)
-    config = LARGER if size == "standard" else CONFIG
-    return Domain(config, moves, [exchange(*pair) for pair in ((0, 1), (0, 2), (1, 2))])
+    return Domain(CONFIG, moves, [exchange])
