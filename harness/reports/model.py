@@ -87,7 +87,7 @@ def list_uncalled(pair: PairSummary) -> list[str]:
 FOLDED = {
     "undeclared": "backends do not declare all operations",
     "unchecked": "backends have promises that cannot be checked",
-    "unavailable": "backends were not checked: `lockstep doctor` shows what they need",
+    "unavailable": "backends were not checked: `lockstep backends` shows what they need",
 }
 """Sorts of notes that a short report counts instead of listing, if there are many."""
 
@@ -133,7 +133,7 @@ def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
     for backend, why in unavailable.items():
         backends.setdefault(why.partition(": pip install")[0], []).append(backend)
     causes = [f"{why} ({shorten_list(names)})" for why, names in backends.items()]
-    message = f"{'; '.join(causes)}; to see what to install: lockstep doctor"
+    message = f"{'; '.join(causes)}; to see what to install: lockstep backends"
     yield Note("unavailable", f"{len(unavailable)} backends", message)
 
 

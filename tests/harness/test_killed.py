@@ -394,7 +394,7 @@ main()
 def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
     """Which takes a second: no traceback then."""
     ended = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, "doctor", module],
+        [sys.executable, "-c", INTERRUPTED, "backends", module],
         cwd=ROOT,
         capture_output=True,
         text=True,

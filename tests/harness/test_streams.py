@@ -87,7 +87,13 @@ def test_other_streams_are_not_needed(tmp_path: Path, redirection: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("doctor",), ("--help",), ("backends", "--help"), ("trace", "p.json")]
+    "arguments",
+    [
+        ("backends", "-b", "reference"),
+        ("--help",),
+        ("backends", "--help"),
+        ("trace", "p.json"),
+    ],
 )
 def test_other_commands_say_so_too(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     program = {"format": "lockstep/1", "contract": "layer", "config": {"kind": "kv"}}

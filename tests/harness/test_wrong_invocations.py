@@ -116,7 +116,7 @@ BOUNDS: dict[str, tuple[str, ...]] = {
 }
 """What bounds a command that runs after all."""
 
-LONG = {("doctor",), ("bisect",)}
+LONG = {("bisect",)}
 """Commands that go on for long where nothing is wrong: these get a wrong option."""
 
 
@@ -143,7 +143,7 @@ def test_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 LONG_NAME = "x" * 300
 UNUSABLE: dict[str, tuple[str, str]] = {
     f"show good.json --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
-    f"doctor --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
+    f"backends --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
     f"check --programs 1 --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
     f"check -b exec:{LONG_NAME}": ("xxx", "File name too long"),
     f"bisect good.json -b a:b --git {LONG_NAME} --good a --bad b": (
