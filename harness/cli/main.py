@@ -42,9 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
     },
     "Begin": {
         "new-backend": Home("new_backend", "Writes a backend for you to complete."),
-        "backends": Home(
-            "doctor", "Lists what can be checked here, and what is missing."
-        ),
+        "backends": Home("backends", "Lists what can be checked, and what is missing."),
     },
 }
 """Section of the help → command → the module that defines the command."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.harness.cli import doctor, jobs
+from lockstep.harness.cli import backends, jobs
 from lockstep.harness.workers.guard import YOUNG
 from tests.harness.commands import CORRECT, ROOT, Run
 
@@ -40,7 +40,7 @@ def find(run_workers: Run, monkeypatch: pytest.MonkeyPatch) -> Find:
 
     def find(*names: str) -> None:
         found = {CORRECT: "", **{f"of_{name}:make": "" for name in names}}
-        for module in (jobs, doctor):
+        for module in (jobs, backends):
             monkeypatch.setattr(module, "list_names", lambda: found)
 
     return find

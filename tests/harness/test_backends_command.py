@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.harness.cli import doctor
+from lockstep.harness.cli import backends
 from lockstep.harness.workers.messages import Declared, LoadFailed, Refused
 from tests.harness.commands import Run
 
@@ -16,7 +16,7 @@ def test_a_reason_has_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
         "c": Refused("needs snow: pip install snow"),
         "d": LoadFailed("its factory raised"),
     }
-    monkeypatch.setattr(doctor, "declare_all", lambda names, settings: found)
+    monkeypatch.setattr(backends, "declare_all", lambda names, settings: found)
     ended = run("backends")
     assert ended.status == 0
     assert ended.out.splitlines()[-3:] == [
