@@ -75,7 +75,6 @@ class Contract(ABC):
         rewrites: propose simpler programs, in the order in which shrinking tries them.
         depth: the number of programs needed to find a mistake, relative to most
             contracts; larger where mistakes need a longer history (`ci/bench/find.py`).
-        free_fields: the config fields that do not change any answer.
         has_arrays: whether the caches get and return arrays; the engines of the serving
             contract get and return ids of tokens.
         tells_memory: whether a cache reports its own memory; see `Kind.held`.
@@ -109,7 +108,6 @@ class Contract(ABC):
     model: Callable[[Config, bool], Any]
     system: Callable[[Setup], Any]
     rewrites: ClassVar[Sequence[Rewrite]]
-    free_fields: ClassVar[Sequence[str]] = WITHOUT_EFFECT
     has_arrays: ClassVar[bool] = True
     tells_memory: ClassVar[bool] = True
     interfaces: ClassVar[Mapping[str, type]] = {}

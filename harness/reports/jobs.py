@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lockstep.harness.jobs.explore import Exploration, Survey
@@ -31,68 +30,41 @@ from lockstep.harness.reports.outcome_file import get_fields, summarize, summari
 
 
 def get_exploration_status(exploration: Exploration) -> Text:
-    """Formats the progress of an exploration, its rate, and the time left."""
+    """Formats the progress of an exploration."""
     outcome, surveys = exploration.outcome, exploration.surveys
     seconds = time.monotonic() - outcome.started
     covered = sum(survey.covered for survey in surveys)
-    if not covered:
-        return Text(f"{seconds:.0f} s: importing backends", "dim")
     done = sum(survey.done for survey in surveys)
     total = sum(len(survey.domain.parts) for survey in surveys)
-    text = (
-        f"{seconds:.0f} s: {covered:,} programs, {covered / seconds:,.0f}/s, {done:,} of"
-        f" {total:,} parts, {len(outcome.failures)} failures"
+    return Text(
+        f"{seconds:.0f} s: {covered:,} programs, {done:,} of {total:,} parts,"
+        f" {len(outcome.failures)} failures",
+        "dim",
     )
-    if done:
-        remaining = sum(  # if all parts of a domain have equally many programs
-            survey.pair.covered * (len(survey.domain.parts) / survey.done - 1)
-            for survey in surveys
-            if survey.done
-        )
-        text += f", about {remaining * seconds / covered:.0f} s left"
-    return Text(text, "dim")
 
 
 def print_exploration(console: Console, exploration: Exploration) -> None:
-    """Prints failures, the table of covered programs, notes, and the verdict."""
+    """Prints failures, the covered programs of each pair, notes, and the verdict."""
     print_failures(console, exploration.outcome)
-    if exploration.surveys:
-        console.print(draw_surveys(exploration))
+    for survey in exploration.surveys:
+        console.print(format_survey(survey))
     print_notes(console, summarize(exploration.outcome), "explored")
-    for pair in exploration.outcome.pairs:
-        if pair.avoided:
-            note = f"{pair.avoided:,} programs that end with a known divergence"
-            note = f"{pair.name}: skipped {note}, and all that continue from there"
-            console.print(Text(note, "yellow"))
-    if any(survey.domain.symmetries for survey in exploration.surveys):
-        names = "names (of sequences, users, tokens)"
-        console.print(Text(f"of programs that differ only in {names}, one ran", "dim"))
     console.print(format_exploration(exploration))
 
 
-def draw_surveys(exploration: Exploration) -> Table:
-    table = make_table(f"{exploration.size} domain", "ops", "programs")
-    table.add_column("config", overflow="fold")
-    table.add_column("", justify="right", no_wrap=True)
-    for survey in exploration.surveys:
-        cells = survey.pair.name, str(len(survey.domain.moves)), f"{survey.covered:,}"
-        config = Text(format_config(survey.domain.config))
-        table.add_row(*cells, config, get_verdict(survey))
-    return table
-
-
-def get_verdict(survey: Survey) -> Text:
-    pair = summarize_pair(survey.pair)
-    diverging, crashes = sum(survey.pair.signatures.values()), survey.pair.crashes
-    if diverging or crashes or pair.verdict == "diverges":
-        only_crashes = crashes and not diverging
-        count = f"{crashes} crash" if only_crashes else f"{diverging:,} diverge"
-        return Text(f"✗ {count}", STYLES["diverges"])
-    if pair.verdict in ("unfinished", "error", "unproven"):
-        return Text(pair.cell, STYLES[pair.verdict])
-    if not survey.is_complete:
-        return Text(f"… {survey.done} of {len(survey.domain.parts)}", "yellow")
-    return Text("✓ agree", STYLES["agrees"])
+def format_survey(survey: Survey) -> Text:
+    """Formats the domain of a pair, the covered programs, and the result."""
+    pair, domain, summary = survey.pair, survey.domain, summarize_pair(survey.pair)
+    text = f"{pair.name}, {format_config(domain.config)}: {len(domain.moves)} operations,"
+    text += f" {survey.covered:,} programs"
+    if pair.avoided:
+        text += f", without {pair.avoided:,} that end with a known divergence"
+    if domain.symmetries:
+        text += "; of programs that differ only in names, one ran"
+    result = summary.cell
+    if summary.verdict == "agrees" and not survey.is_complete:
+        result = f"… {survey.done} of {len(domain.parts)} parts"
+    return Text(f"{text}: {result}", STYLES[summary.verdict])
 
 
 def format_exploration(exploration: Exploration) -> Text:

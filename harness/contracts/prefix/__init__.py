@@ -75,7 +75,6 @@ class PrefixContract(Contract):
     opt_in = frozenset({"interval", "scope"})
     rare = ("freed",)
     depth = 3
-    free_fields = ()  # a limit counts bytes
     tells_memory = False
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (None, 1, 2, 3)}
     facts: ClassVar[Mapping[str, str]] = {

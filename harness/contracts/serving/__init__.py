@@ -65,7 +65,6 @@ class ServingContract(Contract):
         "length": "tokens of the prompt, with the ask",
     }
     rewrites = REWRITES
-    free_fields = ("dtype",)
     has_arrays = tells_memory = False
     without_attention = KINDS
     model = staticmethod(ServingModel)
