@@ -221,9 +221,9 @@ def test_a_slot_is_saved_whatever_the_order_of_the_fields() -> None:
 EVERYTHING = (
     complete(6, head=0, back=2, count=3),
     {"op": "queue", "request": "b", "of": "a", "pieces": [[0, 4]], "head": 1, "at": 2},
-    {"op": "queue", "request": "c", "new": 5},
+    {"op": "queue", "request": "c", "new": 5, "slot": 0},
     {"op": "run"},
-    {"op": "begin", "request": "d", "new": 4, "count": 6},
+    {"op": "begin", "request": "d", "new": 4, "count": 6, "slot": 1},
     {"op": "read", "request": "d", "count": 2},
     {"op": "begin", "request": "e", "new": 3, "count": 9},
     {"op": "read", "request": "d", "count": 256},
@@ -236,13 +236,17 @@ EVERYTHING = (
 @pytest.mark.parametrize("tells", ["text", "content", "token_ids"])
 @pytest.mark.parametrize("mistake", ["", "another model"])
 def test_a_script_sends_the_requests(tells: str, mistake: str, tmp_path: Any) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(write_requests(serve(*EVERYTHING, content=64, context=64)))
+    path, sizes = tmp_path / "script.py", {"content": 64, "context": 64, "slots": 2}
+    path.write_text(write_requests(serve(*EVERYTHING, **sizes)))
     with serving(Fake(mistake, tells=tells)) as fake:
         command = [sys.executable, str(path), fake.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     prompts = [body["prompt"] for path, body in fake.seen if body]
     assert [len(prompt) for prompt in prompts] == [7, *(5, 5), 4, 3, *[7] * 6, 0]
+    assert [body["id_slot"] for _, body in fake.seen if body and "id_slot" in body] == [
+        0,
+        1,
+    ]
     wrong = 11 if mistake else 0
     assert f"\n{wrong} wrong answers\n" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == bool(mistake)

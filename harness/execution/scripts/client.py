@@ -40,10 +40,11 @@ def read(answer: Any) -> list[int]:
     return choice.get("token_ids") or ids or list(words)
 
 
-def complete(request: tuple[list[int], Any]) -> Any:
-    prompt, expected = request
+def complete(request: tuple[list[int], Any, dict[str, int]]) -> Any:
+    prompt, expected, more = request
     try:
-        with send(prompt, 1 if expected == REFUSED else len(expected)) as answer:
+        count = 1 if expected == REFUSED else len(expected)
+        with send(prompt, count, **more) as answer:
             return read(json.load(answer))
     except HTTPError as error:
         return REFUSED if error.code == 400 else str(error)
@@ -67,11 +68,11 @@ def run(steps: list[Any]) -> int:
     with ThreadPoolExecutor(32) as pool:
         for name, *fields in steps:
             if name == "complete":
-                for got, (_, expected) in zip(pool.map(complete, *fields), *fields):
+                for got, (_, expected, _) in zip(pool.map(complete, *fields), *fields):
                     wrong += not compare(name, got, expected)
             elif name == "begin":
-                key, prompt, expected = fields
-                answer = send(prompt, len(expected), stream=True)
+                key, prompt, expected, more = fields
+                answer = send(prompt, len(expected), stream=True, **more)
                 streams[key] = answer, iter(expected), iterate(answer)
             elif name == "read":
                 key, count = fields

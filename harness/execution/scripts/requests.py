@@ -22,6 +22,7 @@ Write the model, serve it, and give this script the address of the server:
 
 A request is a list of token ids. Its last token asks for an earlier token, which the
 model generates. A wrong token shows that the server used K and V of another token.
+A request with "id_slot" names a slot of llama.cpp's server.
 Written by kv-lockstep {version}.
 """
 '''
@@ -45,7 +46,7 @@ def write_requests(program: Program) -> str:
 
 def list_steps(program: Program) -> Iterator[str]:
     """Yields the steps as Python code. The requests of a "complete" are sent at the same
-    time, each with the expected ids."""
+    time, each with the expected ids and the field of its slot."""
     queued = []
     for step in walk(program):
         if step.skipped:
@@ -56,7 +57,8 @@ def list_steps(program: Program) -> Iterator[str]:
         step.run_reference()
         current = model.current
         expected = model.get_ids(current.generated) or client.REFUSED
-        request = model.get_ids(current.prompt), expected
+        slot = {} if op.get("slot") is None else {"id_slot": op["slot"]}
+        request = model.get_ids(current.prompt), expected, slot
         if name == "complete":
             yield f"({name!r}, {[request]}),"
         elif name == "queue":
@@ -65,14 +67,15 @@ def list_steps(program: Program) -> Iterator[str]:
             yield f"('complete', {queued}),"
             queued = []
         elif name == "begin":
-            yield f"({name!r}, {op['request']!r}, {request[0]}, {request[1]}),"
+            yield f"({name!r}, {op['request']!r}, {str(request)[1:-1]}),"
         elif name == "read":
             yield f"({name!r}, {op['request']!r}, {op['count']}),"
         elif name == "abort":
             yield f"({name!r}, {op['request']!r}),"
         elif name == "interrogate":
-            pairs = [(model.get_ids(prompt), model.get_ids([x])) for prompt, x in asked]
-            yield from (f"('complete', {[pair]})," for pair in pairs)
+            for prompt, token in asked:
+                request = model.get_ids(prompt), model.get_ids([token]), {}
+                yield f"('complete', {[request]}),"
         else:
             raise UsageError(
                 f"servers have different requests for {name}; a script cannot send it"
