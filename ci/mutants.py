@@ -30,6 +30,7 @@ from ci.mutation import nearest  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKENDS,
+    TEST_SECONDS,
     Baseline,
     call,
     check_mutant,
@@ -106,7 +107,8 @@ def try_mutant(
     ended = None
     if is_tested(mutant):
         tests = nearest.list_tests(ROOT, mutant.file)
-        ended = call(nearest.check_tests, ROOT, mutant.module, mutant.source, tests)
+        with nearest.mutated(ROOT, mutant.file, mutant.source) as copy:
+            ended = call(nearest.check_tests, copy, tests, most=TEST_SECONDS)
     elif runs:
         ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
     programs, taken = ended.beats if ended else 0, time.monotonic() - started
@@ -236,7 +238,7 @@ def main(
 ) -> None:
     """Makes mechanical mutants and looks for each.
 
-    Mutates the given files, by default all of our caches, in memory only. Each mutant
+    Mutates copies of the given files, by default of all of our caches. Each mutant
     runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
     generated programs that run the changed line. For a mutant of the harness, the nearest
     tests run: of caches that lie, and those that name the module or its package.

@@ -2,13 +2,16 @@
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from ci.mutation.trial import Beat, plant
+from ci.mutation.trial import Beat
 
 LIARS = "tests/harness/test_liars.py", "tests/harness/test_refusals.py"
 RELATED = {
@@ -22,7 +25,6 @@ DRAWS, OF_DRAWING = "source: Source", ("drawing", "generators")
 """The parameter of functions that draw, and how the names of their tests begin."""
 
 OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
-"""Rewritten assertions would be loaded from the files, without the mutation."""
 
 
 def list_tests(root: Path, file: str) -> list[str]:
@@ -43,10 +45,22 @@ def list_tests(root: Path, file: str) -> list[str]:
     return list(dict.fromkeys([*LIARS, *listed]))
 
 
-def check_tests(
-    beat: Beat, root: Path, module: str, source: bytes, tests: Sequence[str]
-) -> str:
-    """Returns the first test that fails with a mutant, or ""."""
+@contextmanager
+def mutated(root: Path, file: str, source: bytes) -> Iterator[Path]:
+    """Yields a copy of the project with the mutant, which also processes of tests and
+    scripts made of the harness's text run. Other files are links to the same content."""
+    ignored = shutil.ignore_patterns(".git", "build", "failures", ".*_cache")
+    (root / "build").mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=root / "build") as folder:
+        copy = Path(folder, "copy")
+        shutil.copytree(root, copy, True, ignored, os.link)
+        (copy / file).unlink()
+        (copy / file).write_bytes(source)
+        yield copy
+
+
+def check_tests(beat: Beat, root: Path, tests: Sequence[str]) -> str:
+    """Returns the first test of a project that fails, or ""."""
     failed = []
 
     class Watch:
@@ -54,9 +68,10 @@ def check_tests(
             beat()
             failed.extend([report.nodeid] if report.failed else [])
 
-    for name in [name for name in sys.modules if name.startswith("lockstep")]:
+    for name in [name for name in sys.modules if name.startswith(("lockstep", "tests"))]:
         del sys.modules[name]  # this process has used the harness itself
-    plant(module, source)
+    os.environ["PYTHONPATH"] = str(root / ".src")
+    sys.path[:0] = [str(root), str(root / ".src")]
     os.chdir(root)
     status = pytest.main([*OPTIONS, *tests], plugins=[Watch()])
     return (failed or [f"pytest ended with status {status}"])[0] if status else ""

@@ -35,8 +35,8 @@ from lockstep.harness.workers.registry import load
 from lockstep.harness.workers.slices import is_watched
 
 BACKENDS = "torch-cpu", "mlx-cpu"
-START_SECONDS, PROGRAM_SECONDS = 120.0, 20.0
-"""The time limits for importing the backend, and for each program."""
+START_SECONDS, PROGRAM_SECONDS, TEST_SECONDS = 120.0, 20.0, 300.0
+"""The time limits for importing the backend, for each program, and for each test."""
 
 MEMORY = 2 << 30
 """The number of bytes that a child may allocate in addition to its initial memory."""
@@ -72,8 +72,11 @@ class Ended:
     beats: int
 
 
-def call(work: Callable[..., Any], *arguments: Any) -> Ended:
-    """Runs `work(beat, *arguments)` in a child process."""
+def call(
+    work: Callable[..., Any], *arguments: Any, most: float = PROGRAM_SECONDS
+) -> Ended:
+    """Runs `work(beat, *arguments)` in a child process. most: the time limit between two
+    calls of `beat`, in seconds."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
 
     def run_child() -> None:
@@ -93,7 +96,7 @@ def call(work: Callable[..., Any], *arguments: Any) -> Ended:
             if event is not None:
                 answer, why = event
                 return Ended(answer, why, beats)
-            beats, seconds = beats + 1, PROGRAM_SECONDS
+            beats, seconds = beats + 1, most
         return Ended(None, f"hang: nothing ended within {seconds:g} s", beats)
     except EOFError:
         child.join()
