@@ -27,10 +27,15 @@ def remove(sequence: int, begin: int, end: int | None = None) -> Op:
     return {"op": "remove", "sequence": sequence, "begin": begin, "end": end}
 
 
+def complete(request: str, **fields: Any) -> Op:
+    return {"op": "complete", "request": request, "head": 0, **fields}
+
+
 FEED, CLOSE, FREE = {"op": "feed", "count": 8}, {"op": "close"}, {"op": "free"}
 SNAPSHOT = {"op": "snapshot", "from": 1, "into": "s0"}
 RESTORE = {"op": "restore", "snapshot": "s0", "target": 4}
 STEP = [ask("schedule", "a"), RUN]
+CACHES = [{"kind": "causal"}, {"kind": "swa", "window": 2}, {"kind": "encoder"}]
 PROGRAMS: dict[str, tuple[Sequence[Op], dict[str, Any]]] = {
     "layer rotating": (
         [
@@ -38,6 +43,14 @@ PROGRAMS: dict[str, tuple[Sequence[Op], dict[str, Any]]] = {
             *(trim(5), RESTORE, {"op": "clone", "into": "b"}, FREE, update(1)),
         ],
         {"window": 4, "step": 2},
+    ),
+    "layer kv": (
+        [
+            *(update(1), update(2), update(2), update(3), trim(1), update(1), update(8)),
+            *({"op": "prepare", "offsets": [18, 20]}, update(3), update(1)),
+            {"op": "take", "into": ["s1", "s2"]},
+        ],
+        {"chunk": 4, "step": 3},
     ),
     "batched batch-kv": (
         [
@@ -55,6 +68,48 @@ PROGRAMS: dict[str, tuple[Sequence[Op], dict[str, Any]]] = {
             *(forward([0], [1], reserve=True), remove(0, 0), forward([9], [0])),
         ],
         {"sequences": 2, "window": 2},
+    ),
+    "unified wrapper": (
+        [
+            *(forward([0, 1, 2], [0, 0, 0]), forward([0, 3, 1], [1, 0, 1])),
+            *(
+                forward([4], [0], multimodal=[0]),
+                forward([2, 5], [1, 0], multimodal=[0, 1]),
+            ),
+            *(copy(0, 2, 4), forward([4, 3], [2, 1]), forward([2], [0])),
+            forward([6, 7, 8, 9, 4, 5, 6, 7], [0, 0, 0, 0, 1, 1, 1, 1]),
+        ],
+        {"sequences": 3, "caches": CACHES},
+    ),
+    "serving serving-sliding": (
+        [
+            complete("a", new=4, back=1),
+            complete("b", of="a", pieces=[[0, 5]], back=2, slot=0),
+            complete("c", of="b", pieces=[[0, 3]], new=2, back=4),
+            complete("d", before=1, of="c", pieces=[[0, 3]], back=3),
+            complete("e", of="b", pieces=[[0, 4]], back=2, count=9),
+            complete("f", of="b", pieces=[[0, 4]], back=2, count=10),
+            complete("g", back=0),
+            {**complete("h", of="c", pieces=[[0, 6]], new=1, back=4), "op": "queue"},
+            {**complete("a", of="d", pieces=[[0, 4]], new=1, back=2), "op": "queue"},
+            {"op": "run"},
+            {**complete("c", new=3, back=2, count=4), "op": "begin"},
+            complete("b", of="c", pieces=[[0, 3]], new=3, back=1),
+            {"op": "abort", "request": "c"},
+            complete("d", of="c", pieces=[[0, 2]], new=2, back=3),
+        ],
+        {"context": 16, "window": 5, "layers": 1, "heads": 1, "slots": 2},
+    ),
+    "serving serving-sinks": (
+        [complete("a", new=4, back=2), complete("b", new=4, back=3)],
+        {"context": 16, "window": 3, "layers": 1, "heads": 1},
+    ),
+    "serving serving-state": (
+        [
+            complete("a", new=4, head=1, at=2),
+            complete("b", new=4, head=1, about="a", at=2),
+        ],
+        {"context": 16, "layers": 2, "heads": 1},
     ),
     "prefix trie": (
         [
