@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache as memoize
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 
 # --- padding ----------------------------------------------------------------------------
 
@@ -14,30 +14,15 @@ from lockstep.impl.faults.fault import mistake
 @mistake("batch-kv", 5)
 def short_rows_get_padding(batch: Any) -> None:
     """A row that has all its tokens gets the padding of the next chunk as a token."""
-    count_tokens = batch.count_tokens
-
-    def count_one_at_least(length: int) -> tuple[int, ...]:
-        return tuple(max(1, count) for count in count_tokens(length))
-
-    batch.count_tokens = count_one_at_least
+    now = "min(length, coming)"
+    edit(batch, "count_tokens", now, f"max(1, {now})")
 
 
 @mistake("batch-rotating", 5, "mlx-lm#439")
 def batch_padding_evicts(batch: Any) -> None:
     """Padding on the right enters the ring, and evicts real tokens."""
-    write = batch.write
-
-    def write_padding(counts: Sequence[int], arrays: Any) -> None:
-        write(counts, arrays)
-        if batch.coming is None:
-            return
-        length = arrays[0].shape[2]
-        for row, (begin, count) in enumerate(zip(batch.lengths, counts, strict=True)):
-            padding = (*(array[row : row + 1, :, count:] for array in arrays),)
-            if begin + length > batch.window:
-                batch.pool.put(row, begin + count, padding)
-
-    batch.write = write_padding
+    wrong = "(padding + count if begin + length <= self.window else length)"
+    edit(batch, "write", "padding + count", wrong)
 
 
 @mistake("batch-state", 2)
@@ -111,13 +96,8 @@ def rows_that_join_begin_early(batch: Any) -> None:
 def batch_trim_noop(batch: Any) -> None:
     """`trim` does nothing and returns 0, but callers continue as if the tokens were
     removed."""
-    trim = batch.trim
-
-    def trim_nothing(count: int) -> int:
-        batch.check_settled("trim")
-        return int(trim(0))
-
-    batch.trim = trim_nothing
+    now = "count if self.rollback([count]"
+    edit(batch, "trim", now, "0 if self.rollback([0]")
 
 
 @mistake("batch-state", 4, "mlx-lm PR#1169, #1177")

@@ -13,28 +13,16 @@ from lockstep.impl.shared.memory import Arrays
 @mistake("rotating", 2, "ollama 06ae6367b (#15591), mlx-examples#1000")
 def rotating_chunk_mid_ring(cache: Any) -> None:
     """Appending several tokens to a wrapped ring drops the slots after the cursor."""
-    count_before = cache.count_before
-
-    def count(length: int) -> int:
-        if length > 1 and cache.offset > cache.window:
-            return int(cache.offset % cache.window)
-        return int(count_before(length))
-
-    cache.count_before = count
+    is_chunk = "length > 1 and self.offset > self.window"
+    wrong = f"self.offset % self.window if {is_chunk} else min(self.offset"
+    edit(cache, "count_before", "min(self.offset", wrong)
 
 
 @mistake("rotating", 2, "ollama 96e36c0d9, mlx-lm#1776")
 def rotating_trim_after_wrap(cache: Any) -> None:
     """A trim after a wrap changes counters and nothing else, so stale tokens count as
     valid."""
-    trim = cache.trim
-
-    def trim_any(count: int) -> int:
-        trimmed = min(count, cache.offset) if count >= 0 else trim(count)
-        cache.offset -= trimmed
-        return int(trimmed)
-
-    cache.trim = trim_any
+    edit(cache, "trim", "0 if self.get_first(self.offset) else ", "")
 
 
 @mistake("rotating", 2, "ollama d1151e18a")
@@ -76,13 +64,8 @@ def rotating_order(cache: Any) -> None:
 def window_roll_at_exactly_w(cache: Any) -> None:
     """A comparison uses `>` instead of `>=`, so a window that is exactly full slides one
     step late."""
-    count_before = cache.count_before
-
-    def count(length: int) -> int:
-        is_full = cache.offset == cache.window
-        return int(cache.window if is_full else count_before(length))
-
-    cache.count_before = count
+    wrong = "self.window - (self.offset != self.window)"
+    edit(cache, "count_before", "self.window - 1", wrong)
 
 
 # --- the mask ---------------------------------------------------------------------------
@@ -91,14 +74,7 @@ def window_roll_at_exactly_w(cache: Any) -> None:
 @mistake("rotating", 1, "mlx-lm PR#390")
 def window_off_by_one(cache: Any) -> None:
     """The window mask tests `<=` instead of `<`: one token too wide."""
-
-    def make_mask(length: int, rows: int) -> Any:
-        if length == rows == 1:
-            return None
-        old = cache.count_before(length)
-        return cache.make_band(length, rows, old, cache.window + 1, cache.mask)
-
-    cache.make_mask = make_mask
+    edit(cache, "make_mask", "self.window, self.mask", "self.window + 1, self.mask")
 
 
 @mistake("rotating", 2, "mlx-lm PR#843")
@@ -129,11 +105,4 @@ def clamped_mask_width(cache: Any) -> None:
 @mistake("rotating", 2, "mlx-swift-lm PR#39")
 def mask_from_stale_offset(cache: Any) -> None:
     """The mask is one column wider than the keys once the window is full."""
-
-    def make_mask(length: int, rows: int) -> Any:
-        if length == rows == 1:
-            return None
-        old = min(cache.offset, cache.window)
-        return cache.make_band(length, rows, old, cache.window, cache.mask)
-
-    cache.make_mask = make_mask
+    edit(cache, "make_mask", "self.count_before(length)", "min(self.offset, self.window)")
