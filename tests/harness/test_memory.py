@@ -168,16 +168,6 @@ def test_what_cannot_be_true_is_found(told: Any, words: str) -> None:
     assert words in find(make(update(1)), open_backend(Telling), every=True).message
 
 
-def test_a_failing_free_at_the_end_is_told() -> None:
-    class Stuck(TellingCache):
-        def free(self) -> None:
-            raise RuntimeError("stuck")
-
-    divergence = find(make(update(1)), open_backend(Stuck))
-    assert (divergence.what, divergence.operation) == ("error", "free")
-    assert divergence.message.startswith("freeing a cache, at the end: raised Runtime")
-
-
 def test_what_must_be_there_is_allowed() -> None:
     need = Need(10, growth=2, least=5, counts={"blocks": 1})
     need.check({"bytes": 24, "blocks": 1}, 2)
