@@ -19,7 +19,8 @@ SCRIPTS = re.findall(
 )
 LIBRARY = (
     r"from (?:lockstep\.impl\.(?:peers\.)?engines\.)?"
-    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|ctranslate2)\b.* import"
+    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|ctranslate2|onnxruntime_genai)\b"
+    r".* import"
 )
 """The import of what a script needs."""
 
