@@ -11,7 +11,7 @@ from frameworks import Framework
 
 from lockstep.impl.prefix.node import Node
 from lockstep.impl.prefix.session import Session
-from lockstep.impl.prefix.slots import NoSlotError, Slots
+from lockstep.impl.prefix.slots import Slots
 from lockstep.impl.prefix.trie import Trie
 
 Move = tuple[str, int]
@@ -57,12 +57,6 @@ class Engine:
 
 
 every_store = pytest.mark.parametrize("make", [Session, Trie])
-
-
-def refuses(words: str, call: Callable[..., Any], *arguments: Any, **more: Any) -> None:
-    """The call is a mistake of usage, and is told so in these words."""
-    with pytest.raises(ValueError, match=words):
-        call(*arguments, **more)
 
 
 # --- sessions and tries -----------------------------------------------------------------
@@ -118,33 +112,6 @@ def test_a_layer_that_refuses_costs_everything_once(
     engine.feed(3)
     engine.cache.close()
     assert engine.run([1, 2, 9, 8]) == 3
-
-
-@every_store
-def test_a_mistake_is_told_in_words(on: Framework, make: Callable[..., Any]) -> None:
-    engine = Engine(on, make, "kv")
-    cache = engine.cache
-    refuses("empty", cache.begin, [])
-    refuses("not an integer", cache.begin, [1, True])
-    for call, *given in ((cache.close,), (cache.cancel,), (cache.extend, [1])):
-        refuses("no request is open", call, *given)
-    engine.run([1, 2, 3])
-    cache.begin([1, 2, 3, 4])
-    refuses("a request is open", cache.free)
-    refuses("a request is open", cache.begin, [1])
-    refuses("'x' .at index 1", cache.extend, [5, "x"])
-    engine.feed(1)
-    assert cache.close() == 4
-
-
-def test_what_only_one_of_them_takes(on: Framework) -> None:
-    session, trie = Engine(on, Session, "kv"), Engine(on, Trie, "kv")
-    refuses("checkpoints", session.cache.begin, [1, 2], [1])
-    for checkpoint in (0, -1, "x"):
-        refuses("checkpoint", trie.cache.begin, [1], [checkpoint])
-    refuses("limit .* not -1", trie.cache.set_limit, -1)
-    for settings in ({"limit": -1}, {"interval": 0}):
-        refuses(r"limit|interval", Trie, trie.layers, **settings)
 
 
 def test_all_layers_are_asked_before_one_moves(on: Framework) -> None:
@@ -287,24 +254,6 @@ def test_statistics_of_slots_count_requests_and_tokens() -> None:
         assert slots.get_statistics().reason == f"the cache cannot {why} at position 2"
 
 
-def test_a_mistake_with_slots_is_told_in_words() -> None:
-    slots = Slots(Foreign(cuts=True), 2, 16)
-    ask(slots, [1, 2, 3])
-    for tokens in ([], [True], [1, "x"]):
-        refuses("token", slots.begin, tokens)
-    for slot, why in ((0, "open in slot 0"), (2, "no slot 2;"), (-1, "no slot -1;")):
-        for call, *given in ((slots.close,), (slots.cancel,), (slots.extend, [1])):
-            refuses(why, call, slot, *given)
-    slots.begin([1, 2, 3, 4])
-    assert slots.reserve(0, 1) == range(3, 4)
-    slots.close(0)
-    slots.begin([1, 2, 3, 4])
-    refuses("but 0 were reserved", slots.commit, 0, 1)  # it is another request
-    for count in (0, -1, 2):
-        refuses(f"count is {count}, but", slots.reserve, 0, count)
-    refuses("not an integer", slots.extend, 0, [None])
-    slots.begin([5])
-    with pytest.raises(NoSlotError, match="slots are in use"):
-        slots.begin([6])
-    for sizes in ((0, 8), (1, 8, 8), (1, 8, -1), (1, 0)):
-        refuses(r"keep|count", Slots, Foreign(), *sizes)
+def test_there_is_at_least_one_slot() -> None:
+    with pytest.raises(ValueError, match="count must be at least 1 slot, not 0"):
+        Slots(Foreign(), 0, 8)
