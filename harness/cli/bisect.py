@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +16,7 @@ from lockstep.harness.jobs.bisect.sources import Commits, Releases, Source
 from lockstep.harness.jobs.failures import list_arguments
 from lockstep.harness.jobs.replay import find_beside, get_own_backend, get_single
 from lockstep.harness.jobs.settings import Settings
-from lockstep.harness.reports.bisect import (
-    bisection_to_json,
-    format_conclusion,
-    format_verdict,
-)
+from lockstep.harness.reports.bisect import format_conclusion, format_verdict
 
 LIMIT_SECONDS = 1800.0
 
@@ -60,7 +55,7 @@ LIMIT_SECONDS = 1800.0
         show_default=True,
         metavar="S",
     ),
-    *("server", "json"),
+    "server",
 )
 def bisect(
     settings: Settings,
@@ -74,7 +69,6 @@ def bisect(
     bad: str | None,
     build: str | None,
     limit: float,
-    as_json: bool,
 ) -> int:
     """Finds the release of a package, or the commit, that broke or mended a program.
 
@@ -112,13 +106,12 @@ def bisect(
         options += list_arguments(settings.get_options())
 
         def tell(work: Bisection, number: int) -> None:
-            click.echo(format_verdict(work, number), err=as_json)
+            click.echo(format_verdict(work, number))
 
         work = Bisection(source, program, options, limit, tell)
         try:
             work.run(folder)
         finally:  # also if Ctrl-C ends it
             with printing(work.get_exit_status):
-                document = json.dumps(bisection_to_json(work), indent=1)
-                click.echo(document if as_json else format_conclusion(work))
+                click.echo(format_conclusion(work))
     return work.get_exit_status()

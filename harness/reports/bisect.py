@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lockstep.harness.jobs.bisect.job import AGREES, Bisection, Change
 
 FORMAT = "lockstep-bisected/1"
@@ -62,27 +60,3 @@ def format_nothing(work: Bisection) -> str:
     names = dict.fromkeys(work.source.names[n] for n in (tested[0], tested[-1]))
     shown = format_shown(work.shown[tested[0]])
     return f"no change found: {' and '.join(names)}: {shown}"
-
-
-def bisection_to_json(work: Bisection) -> dict[str, Any]:
-    """Returns the JSON document of a bisection."""
-    names, change = work.source.names, work.change
-    return {
-        "format": FORMAT,
-        "signature": work.program.meta.get("signature"),
-        "releases": names,
-        "tried": [
-            {"name": names[number], **vars(verdict)}
-            for number, verdict in sorted(work.verdicts.items())
-        ],
-        "complete": work.is_over,
-        "change": change
-        and {
-            "sort": name_change(work, change).split()[0],
-            "exact": change.is_exact,
-            "before": names[change.before],
-            "after": names[change.after],
-        },
-        "conclusion": format_conclusion(work),
-        "exit_status": work.get_exit_status(),
-    }

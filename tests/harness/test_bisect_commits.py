@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -25,6 +24,8 @@ from tests.harness.commands import ROOT, Run, begin, find_processes
 
 BUILD = "echo building; python build.py"
 TOY = ("--backend", "toy_cache:make")
+ENDS = {11: "change 12", 12: "lose ·[31mtokens"}
+"""Number of a commit → its subject: the last that agrees, and the first that does not."""
 
 
 @pytest.fixture
@@ -54,19 +55,14 @@ def test_the_commit_that_broke_it_is_named(
     monkeypatch.setenv("PYTHONPATH", path)  # means the clone, not the checkout
     ends = ("--git", "repo", "--good", repository[0], "--bad", "main")
     build = f"{BUILD} && test -z $(git remote)"
-    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", build, "--json")
-    document = json.loads(ended.out)
-    assert (ended.status, document["complete"]) == (0, True), document["tried"]
-    assert document["change"] == {
-        "sort": "broke",
-        "exact": True,
-        "before": f"{repository[11][:12]} (change 12)",
-        "after": f"{repository[12][:12]} (lose ·[31mtokens)",
-    }
-    assert len(document["tried"]) <= 8
-    (skipped,) = [tried for tried in document["tried"] if tried["shown"] is None]
-    assert skipped["name"].endswith("(change 10)")
-    assert "exit status 1: error: no compiler for this" in skipped["words"]
+    ended = run_workers("bisect", "p.json", *TOY, *ends, "--build", build)
+    assert ended.status == 0, ended.words
+    good, bad = (f"{repository[at][:12]} ({text})" for at, text in ENDS.items())
+    assert f"{bad} broke it: {good} agrees, {bad} shows layer-kv-" in ended.words
+    (skipped,) = [line for line in ended.out.splitlines() if ": skipped (" in line]
+    assert "(change 10)" in skipped
+    assert "exit status 1: error: no compiler for this" in skipped
+    assert len(ended.out.splitlines()) <= 9
     after = git(checkout, "status", "--porcelain"), git(checkout, "worktree", "list")
     assert after == before
     assert (checkout / "toy_cache.py").read_text() == "my own work\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,11 +54,9 @@ def test_releases_of_a_package(
     (tmp_path / "toy_cache.py").write_text(FAILS_TO_IMPORT)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     package = (*TOY, "--package", "Toy.Cache", "--versions")
-    ended = run_workers("bisect", "p.json", *package, "1.2..", "--json")
-    document = json.loads(ended.out)
-    names = ["Toy.Cache 1.2", "Toy.Cache 1.10", "Toy.Cache 2.0"]
-    assert (ended.status, document["releases"]) == (0, names)
-    assert document["conclusion"] == (
+    ended = run_workers("bisect", "p.json", *package, "1.2..")
+    assert ended.status == 0
+    assert ended.out.splitlines()[-1] == (
         "Toy.Cache 2.0 mended it: Toy.Cache 1.10 shows layer-kv-update-contents,"
         " Toy.Cache 2.0 agrees; 3 of 3 tried"
     )
@@ -78,12 +75,10 @@ def test_a_release_that_does_not_install_is_skipped(
     for wheel in index.glob("*-1.0-*"):
         wheel.write_bytes(b"not a wheel")
     package = (*TOY, "--package", "toy-cache", "--versions", "1.0..1.1")
-    ended = run_workers("bisect", "p.json", *package, "--json")
-    document = json.loads(ended.out)
-    assert (ended.status, document["change"]) == (2, None)
-    assert document["conclusion"].startswith("nothing is known: no release could be")
-    reason = "install toy-cache 1.0: the process ended with exit status"
-    assert reason in document["tried"][0]["words"]
+    ended = run_workers("bisect", "p.json", *package)
+    assert ended.status == 2
+    assert "nothing is known: no release could be" in ended.words
+    assert "install toy-cache 1.0: the process ended with exit status" in ended.words
 
 
 @pytest.mark.parametrize(
