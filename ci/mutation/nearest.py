@@ -17,7 +17,7 @@ LIARS = "tests/harness/test_liars.py", "tests/harness/test_refusals.py"
 RELATED = {
     **{"metamorphic": ["relation"], "generate": ["every"], "recording": ["kept"]},
     **{"contracts": ["contract_programs", "words"], "rewrites": ["shrink"]},
-    **{"scripts": ["mistake_scripts"], "states": ["cells"]},
+    **{"scripts": ["mistake_scripts"], "states": ["cells"], "naming": ["reading"]},
 }
 """Package or module → how the names of further tests begin."""
 

@@ -9,7 +9,7 @@ import pytest
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.programs.program import Program
 from lockstep.harness.programs.words import describe_failure
-from tests.harness.building import make, trim, update
+from tests.harness.building import ALL_KINDS, declare_all, draw_some, make, trim, update
 
 FORWARD: Op = {"op": "forward", "positions": [0, 1], "sequences": [0, 0]}
 WIDE: Op = {"op": "forward", "positions": [0] * 16, "sequences": [0] * 16}
@@ -66,3 +66,15 @@ def test_nothing_is_told_behind_a_choice_of_the_backend() -> None:
     steps = tell(make(*run, contract="paged", kind="paged-full", groups=groups))
     assert len(steps) == len(run)
     assert "→" not in steps[1]
+
+
+@pytest.mark.parametrize(("contract", "kind"), ALL_KINDS)
+def test_different_operations_have_different_texts(contract: str, kind: str) -> None:
+    """A picture of a failure shows every field that matters."""
+    told: dict[str, Op] = {}
+    for program in draw_some(12, contract, kind, declare_all(contract, kind)):
+        for op in program.ops:
+            if op["op"] == "close" and contract == "layer":
+                op = {**op, "cache": "a"}  # a snapshot is closed, whatever its cache
+            text = program.rules.operations[op["op"]].describe(op)
+            assert told.setdefault(text, op) == op
