@@ -416,6 +416,8 @@ LIARS = [
          "shape", [BATCH[0], update(1), update(2)]),
     Liar("prefix-slots", {"begin": lambda *_: "x"}, "malformed",
          "begin returned x, not the number of a slot"),
+    Liar("prefix-slots", {"reserve": lambda positions, *_: positions[::-1]}, "result",
+         "positions is [2, 1, 0], not [0, 1, 2]"),
     Liar("prefix-session", {"begin": lambda *_: 5}, "malformed",
          "begin returned 5, not a list of tokens"),
     Liar("paged-paged-full", {"schedule": lambda start, *_: (start, "x")}, "malformed",

@@ -152,8 +152,6 @@ class ServingSystem(System):
         if logprobs is not None:
             self.check_logprobs(read_list(logprobs, "logprobs", count), shown, name)
             self.compared["logprobs"] += 1
-        if completion.cached:
-            self.compared["cached tokens"] += 1
         return {"generated": shown, "where": name}
 
     def name_token(self, number: Any) -> int | str:
