@@ -146,8 +146,8 @@ class Trial:
             backend = f"exec:{sys.executable} -m tests.harness.exec.relay {backend}"
         names = {"PLACE": self.place, "ACT": self.act, "MARK": mark, "FOLDER": failures}
         variables = {f"TRIAL_{name}": str(value) for name, value in names.items()}
-        # On a busy machine, a slow program must not count as a hang.
-        limits = (1, 4) if self.act in HANGING else (60, 120)
+        # On a busy machine, a slow start or program must not count as a hang.
+        limits = (1, 15) if self.act in HANGING else (60, 120)
         out, err = folder / "out", folder / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
             options = ("check", "--backend", backend, "--programs", PROGRAMS, "--jobs", 1)
