@@ -90,7 +90,11 @@ def shrink_crash(
         The shortest program; the given one, as flaky, if it does not crash again.
     """
     beside = divergence.beside
-    first = find_end(pool, backend, program, beside)
+    event = run_again(pool, backend, program, beside)
+    first = get_end(event)
+    if first is None and isinstance(event, messages.Stopped):
+        why = f"it cannot run again: {event.why}"
+        return Shrunk(program, divergence, unshrunk=why)
     if first is None:
         return Shrunk(program, divergence, flaky=Flaky(0, 1))
     signature = first.get_signature(program)
@@ -118,8 +122,16 @@ def find_end(
     pool: Pool, backend: str, program: Program, beside: Sequence[str] = ()
 ) -> Divergence | None:
     """Runs a program in a worker. Returns the crash or hang, if there is one."""
-    task = messages.RunProgram(backend, program.to_json(), beside=[*beside])
-    event = pool.call(task)
+    return get_end(run_again(pool, backend, program, beside))
+
+
+def run_again(
+    pool: Pool, backend: str, program: Program, beside: Sequence[str]
+) -> messages.Event:
+    return pool.call(messages.RunProgram(backend, program.to_json(), beside=[*beside]))
+
+
+def get_end(event: messages.Event) -> Divergence | None:
     blamed = event.blame() if isinstance(event, messages.Died) else None
     return None if blamed is None else blamed[1]
 

@@ -121,3 +121,4 @@ def test_a_server_that_ends_is_a_failure_with_its_program(
     found = [str(program.meta["what"]) for (program,) in saved]
     assert ended.status == 1
     assert any("RemoteDisconnected" in text for text in found), ended.text
+    assert ("cannot run again" in ended.words, "agreed" in ended.words) == (True, False)
