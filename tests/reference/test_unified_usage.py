@@ -31,6 +31,12 @@ and of a wrapper
     wrapper (causal) (causal) sequences=2 | forward 0 1 > 0 / 0 1 + 0 / 0 1; copy 0 1 1;
     get > usage; forward 1@1 > 0 1:2 + 0 1:2; remove 0 1 end; get > usage;
     forward 1 > 0 1:3 + 0 1:3
+a wrong call does not end a pass
+    causal sequences=2 | forward 0 > 0; remove 0 2 1 > usage; copy 0 0 1 > usage;
+    get > 0
+nor that of an encoder
+    encoder sequences=2 | forward 0 multimodal=[0] > image 1 2 3;
+    remove 0 2 1 > usage; copy 0 0 1 > usage; get > image 1 2 3
 a question does not end a pass
     swa window=1 | forward 0 > 0; resume 0 2 > no; get > 0
 """
