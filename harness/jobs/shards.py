@@ -96,7 +96,10 @@ class Shards:
         for number, programs in settings.list_slices():
             for lead in leads:
                 group = self.groups[lead.key]
-                count = -(-programs // lead.share)
+                begin = number * settings.slice
+                count = -(-(begin + programs) // lead.share) - -(-begin // lead.share)
+                if not count:
+                    continue
                 for pair in group:
                     pair.wanted += count
                 task = messages.RandomTask(
