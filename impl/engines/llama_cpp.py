@@ -13,15 +13,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 from xllamacpp import CommonParams, Server, common_speculative_type, ggml_type
 
 from lockstep.harness.backends.backend import Backend, Kind
-from lockstep.harness.backends.engine import NO_ARRAYS
 from lockstep.harness.backends.http.client import HttpServer, find_address
 from lockstep.harness.backends.http.completions import (
     COMPLETIONS,
@@ -29,7 +26,7 @@ from lockstep.harness.backends.http.completions import (
     Form,
     encode,
 )
-from lockstep.impl.engines.models import get_weights
+from lockstep.impl.engines.models import declare, get_weights
 
 SLOTS = 4
 CONTEXT = 256
@@ -56,10 +53,6 @@ SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 FULL, SLIDING = "serving-full", "serving-sliding"
 WINDOWED = (SLIDING, "serving-mixed", "serving-sinks")
 RECURRENT = ("serving-convolution", "serving-state")
-"""With one layer, which attends, llama.cpp would end the process (GGML_ASSERT)."""
-
-WINDOWS = (8, 16)
-"""The windows of kinds: larger than every `distance`."""
 
 
 class Row(NamedTuple):
@@ -199,26 +192,9 @@ def start_server(settings: Mapping[str, Any]) -> Server:
     return server
 
 
-def limit(kind: Kind, name: str) -> Kind:
-    """Adds the supported values of a kind to its declaration."""
-    has_window = name in (*WINDOWED, "serving-convolution")
-    windows = {"window": WINDOWS} if has_window else {}
-    layers = {"layers": (2,)} if name in RECURRENT else {}
-    return replace(kind, config={**kind.config, **windows, **layers})
-
-
 def make_backend(name: str) -> Backend:
     settings, kind, kinds, share = ROWS[name]
-    return Backend(
-        name=name,
-        device="cpu",
-        contracts={"serving": {name: limit(kind, name) for name in kinds}},
-        arrays=NO_ARRAYS,
-        open=partial(LlamaCpp, settings),
-        ledger=Path(__file__).parents[1] / "peers" / "ledger",
-        share=share,
-        versions={"xllamacpp": version("xllamacpp")},
-    )
+    return declare(name, partial(LlamaCpp, settings), kind, kinds, share, "xllamacpp")
 
 
 (

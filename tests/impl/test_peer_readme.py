@@ -19,12 +19,12 @@ SCRIPTS = re.findall(
 )
 LIBRARY = (
     r"from (?:lockstep\.impl\.(?:peers\.)?engines\.)?"
-    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|ctranslate2|onnxruntime_genai)\b"
-    r".* import"
+    r"(mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|mlx_server|ctranslate2"
+    r"|onnxruntime_genai)\b.* import"
 )
 """The import of what a script needs."""
 
-PACKAGES = {"llama_cpp": "xllamacpp"}
+PACKAGES = {"llama_cpp": "xllamacpp", "mlx_server": "mlx_lm"}
 """Module → its package, if that has another name."""
 
 
