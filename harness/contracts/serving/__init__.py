@@ -38,7 +38,7 @@ MOVES = read_moves(
     " queue request=c of=a pieces=[[0,2],[3,4]] head=1 back=2;"
     " begin request=d new=5 count=3; read request=d count=2; abort request=d; flush"
 )
-SIZES = {"tiny": 3, "small": 6, "standard": len(MOVES)}
+SIZES = {"tiny": 3, "small": len(MOVES)}
 
 
 class ServingContract(Contract):
