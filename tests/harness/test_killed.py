@@ -311,27 +311,6 @@ def begin_on(*arguments: object, **streams: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_checks_that_share_a_folder_keep_their_outcomes(
-    check: Check, run: Run, tmp_path: Path
-) -> None:
-    """The one that ends last has a file of its own, and says where."""
-    process = check(CORRECT, "--programs", 100_000)
-    wait_for(lambda: find_running(tmp_path / "f"))
-    folder = ("--failures", tmp_path / "f")
-    assert run("check", "--backend", CORRECT, "--programs", 5, *folder).status == 0
-    process.send_signal(signal.SIGINT)
-    status, words = end(process)
-    first, second = sorted((tmp_path / "f").glob("outcome*.json"))
-    assert str(first) in words
-    assert [json.loads(path.read_text())["complete"] for path in (first, second)] == [
-        False,
-        True,
-    ]
-    assert status == 130
-    page = run("report", "--format", "markdown", tmp_path / "f")
-    assert page.status == 0
-
-
 def test_ctrl_c_keeps_and_shows_what_was_found(check: Check, tmp_path: Path) -> None:
     process = check(SLOW, "--programs", 100_000)
     wait_for(lambda: list((tmp_path / "f").glob("layer-*/*.json")))
