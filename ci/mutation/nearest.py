@@ -18,6 +18,7 @@ RELATED = {
     **{"metamorphic": ["relation"], "generate": ["every"], "recording": ["kept"]},
     **{"contracts": ["contract_programs", "words"], "rewrites": ["shrink"]},
     **{"scripts": ["mistake_scripts"], "states": ["cells"], "naming": ["reading"]},
+    "system": ["reading", "compare"],
 }
 """Package or module → how the names of further tests begin."""
 

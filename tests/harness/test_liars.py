@@ -490,6 +490,13 @@ def test_memory_is_looked_at(what: str, every: bool) -> None:
         assert (kind, "bytes, allowed" in message) == ("memory", True)
 
 
+def test_memory_of_a_cache_that_is_not_atomic_is_looked_at() -> None:
+    backend = lie_about_memory(tell_more(MUCH, ALWAYS))
+    kind = replace(backend.contracts["unified"]["causal"], atomic=False)
+    backend = replace(backend, contracts={"unified": {"causal": kind}})
+    assert find(backend, "unified-causal")[0] == "memory"
+
+
 def tell_more_at_first(cache: Any) -> Any:
     """Tells more bytes than there are until the offsets change again."""
     seen: list[Any] = []

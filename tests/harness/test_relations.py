@@ -12,13 +12,14 @@ import pytest
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.execution.metamorphic.reference import (
     SHADOWS,
+    compare,
     derive_one,
     execute,
     find_broken_claim,
     find_contradiction,
     list_relations,
 )
-from lockstep.harness.execution.metamorphic.relations import Derived, make_history
+from lockstep.harness.execution.metamorphic.relations import Claim, Derived, make_history
 from lockstep.harness.execution.metamorphic.rows import LayerShadow, RowShadow
 from lockstep.harness.programs.program import Program, parse_program, trace
 from lockstep.reference.kv import KVCache
@@ -256,3 +257,10 @@ def test_a_program_that_is_too_large_is_not_compared() -> None:
     result = execute(program)
     assert (result.steps, result.skipped) == (0, 3000)
     assert "trace a shorter program" in str(result.why_skipped)
+
+
+def test_a_derived_program_that_skips_the_step_contradicts() -> None:
+    program = make("layer", {}, "update 1")
+    difference = compare(program, Claim(0, 0, {"offset": 1}), {}, {"skipped": "no cache"})
+    assert difference is not None
+    assert difference.what == "result" and "skipped: no cache" in difference.message
