@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
@@ -196,40 +197,40 @@ def _make_quantized(model: Any, config: Config) -> Cache:
     return Cache(layers=[IdentityLayer(residual_length=config["step"])])
 
 
-def _opener(
+def _open(
     make: Callable[[Any, Config], Cache],
-    get_type: Callable[[Config], Attention] = get_attention,
-    batch: type[Batch] = Batch,
-    states: type[RecurrentBatch] = RecurrentBatch,
-) -> Open:
-    """Makes a function that opens a batch of config["rows"] rows, or a single cache if
-    config["rows"] is None.
+    get_type: Callable[[Config], Attention],
+    batch: type[Batch],
+    states: type[RecurrentBatch],
+    config: Config,
+) -> Layer | Batch:
+    """Opens a batch of config["rows"] rows, or a single cache if config["rows"] is None.
 
     Args:
         make: makes the cache of a model.
         get_type: returns the type of the layer and its window.
         batch, states: the classes of batches of tokens and of states.
     """
-
-    def open_cache(config: Config) -> Layer | Batch:
-        model, rows = make_model(config, get_type(config)), config["rows"]
-        cache = make(model, config)
-        if config["kind"] == "batch-state":
-            if rows is None:
-                return RecurrentLayer(cache, model, config)
-            return states(cache, model, rows, config)
-        return Layer(cache, model) if rows is None else batch(cache, model, rows)
-
-    return open_cache
+    model, rows = make_model(config, get_type(config)), config["rows"]
+    cache = make(model, config)
+    if config["kind"] == "batch-state":
+        if rows is None:
+            return RecurrentLayer(cache, model, config)
+        return states(cache, model, rows, config)
+    return Layer(cache, model) if rows is None else batch(cache, model, rows)
 
 
-OF_DYNAMIC, OF_STATIC = _opener(_make_dynamic), _opener(_make_static)
-OF_QUANTIZED = _opener(_make_quantized)
+PLAIN_TYPES = get_attention, Batch, RecurrentBatch
+OF_DYNAMIC, OF_STATIC, OF_QUANTIZED = (
+    partial(_open, make, *PLAIN_TYPES)
+    for make in (_make_dynamic, _make_static, _make_quantized)
+)
 INDEXED, STATIC_INDEXED = (
-    _opener(make, get_indexed, IndexedBatch) for make in (_make_dynamic, _make_static)
+    partial(_open, make, get_indexed, IndexedBatch, RecurrentBatch)
+    for make in (_make_dynamic, _make_static)
 )
 HYBRID, STATIC_HYBRID = (
-    _opener(make, get_hybrid, HybridBatch, HybridStates)
+    partial(_open, make, get_hybrid, HybridBatch, HybridStates)
     for make in (_make_dynamic, _make_static)
 )
 

@@ -14,9 +14,9 @@ META = {"signature": "layer-kv-update-contents"}
 PROGRAM = {**make(update(3), **SMALL).to_json(), "meta": META}
 
 AGREES = "from tests.harness.misbehaving import correct as make\n"
-SHOWS = """from tests.harness.misbehaving import show
+SHOWS = """from tests.harness.misbehaving import change_keys, show_nan
 
-make = show(7.0)
+make = change_keys(show_nan)
 """
 FAILS_TO_IMPORT = "import a_module_that_nobody_has\n"
 

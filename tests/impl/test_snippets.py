@@ -107,6 +107,8 @@ class Framework:
         self.scripts: dict[str, str] = {}
         for name in names:
             backend = load(name)
+            if "serving" in backend.contracts:  # a script of an engine needs a server
+                continue
             for entry in load_ledger(backend.ledger, backend.name):
                 self.entries[entry.id] = entry
                 self.scripts[entry.id] = write(entry.program, name)
