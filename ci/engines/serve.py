@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -76,7 +76,7 @@ SHIM = str(Path(__file__).parent / "shim.py"), "{engine}", "{probe}", "{port}"
 SEPARATE = '{"overlay": {"search": {"past_present_share_buffer": false}}}'
 """Windows need separate buffers for the past and the present."""
 
-PLANS: Mapping[str, Plan] = {
+PLANS: dict[str, Plan] = {
     "vllm": Plan(
         (
             *("-m", "vllm.entrypoints.openai.api_server", "--model", "{probe}"),
@@ -168,7 +168,8 @@ def serve(engine: str, row: Row, python: str, probe: Path, log: Path) -> Iterato
             time.sleep(0.5)
         yield url
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
@@ -182,7 +183,12 @@ def answers(url: str) -> bool:
 
 @click.command()
 @click.argument("engine", type=click.Choice([*PLANS]))
-@click.option("--python", required=True, help="The Python of the engine's environment.")
+@click.option(
+    "--python",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="The Python of the engine's environment.",
+)
 @click.option("--row", "names", multiple=True, help="Only this row; may be repeated.")
 @click.option("--programs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -193,6 +199,8 @@ def main(
     """Checks an engine's server with each of its settings; status 1 if one diverges."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server, too
     rows, statuses = PLANS[engine].rows, []
+    if unknown := [name for name in names if name not in rows]:
+        raise click.UsageError(f"{engine}: no row {unknown[0]}; rows: {', '.join(rows)}")
     for name in names or rows:
         row, folder = rows[name], Path(output, engine, name).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -212,7 +220,7 @@ def main(
                 error.show()
                 statuses.append(2)
     click.echo(f"{engine}: exit status of each check: {statuses}")
-    sys.exit(max(statuses, default=2) and (1 if 1 in statuses else 2))
+    sys.exit(1 if 1 in statuses else max(statuses))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""The server for engines without a server: it answers, makes batches and refuses."""
+"""The script that checks engines in other environments, and its server for engines
+without a server."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,9 +13,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from ci.engines import shim
-from ci.engines.serve import PLANS
+from ci.engines.serve import PLANS, Plan, Row, main
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.engine import Generation
 from lockstep.harness.backends.http.backend import load_server
@@ -68,7 +72,7 @@ def test_a_server_of_the_shim_is_a_backend(toy: Toy, url: str, tmp_path: Path) -
 def test_waiting_requests_are_batches(toy: Toy) -> None:
     requests: SimpleQueue[shim.Request] = SimpleQueue()
     waiting: list[shim.Request] = [
-        ([*range(size)], count, shim.Future())
+        ([*range(size)], count, Future())
         for size, count in ((4, 1), (5, 1), (4, 2), (4, 1), (5, 1))
     ]
     for request in waiting:
@@ -77,6 +81,19 @@ def test_waiting_requests_are_batches(toy: Toy) -> None:
     assert [len(future.result(60)) for *_, future in waiting] == [1, 1, 2, 1, 1]
     apart, beside = [[4, 4], [5, 5], [4]], [[4, 5, 4], [4], [5]]
     assert toy.batches == (apart if toy.same_length else beside)
+
+
+def test_a_server_that_ends_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"full": Row("serving-full", (), ("--content", "64", "--context", "64"))}
+    command = "-c", "import sys; sys.exit('no weights in {probe}')"
+    monkeypatch.setitem(PLANS, "vllm", Plan(command, "/health", rows))
+    options = ["vllm", "--python", sys.executable, "--output", str(tmp_path)]
+    ended = CliRunner().invoke(main, options)
+    assert ended.exit_code == 2, ended.output
+    assert "the server does not run" in ended.output and "no weights in" in ended.output
+    assert CliRunner().invoke(main, [*options, "--row", "x"]).exit_code == 2
 
 
 def test_each_plan_names_an_engine_that_can_be_started() -> None:
