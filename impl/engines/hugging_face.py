@@ -23,15 +23,13 @@ from lockstep.harness.backends.probe import KINDS
 from lockstep.harness.core.errors import Broken
 from lockstep.impl.engines.models import (
     COMPLETE,
+    SECONDS,
     STREAMS,
     declare,
     get_weights,
     make_draft,
 )
 from lockstep.reference.layers import count_common
-
-SECONDS = 20.0
-"""The time limit for the next token of a continuous batch."""
 
 DRAFTED = 3
 """The number of drafts of a step."""

@@ -26,14 +26,11 @@ from lockstep.harness.backends.http.completions import (
     Form,
     encode,
 )
-from lockstep.impl.engines.models import declare, get_weights
+from lockstep.impl.engines.models import SECONDS, declare, get_weights
 
 SLOTS = 4
 CONTEXT = 256
 """The server rounds the context of a slot up to a multiple of 256."""
-
-SECONDS = 10.0
-"""The time limit of a request."""
 
 COMPLETE = frozenset({"complete", "interrogate", "flush"})
 

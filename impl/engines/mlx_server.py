@@ -17,10 +17,13 @@ from mlx_lm.models.cache import LRUPromptCache
 from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.http.client import HttpServer, find_address
 from lockstep.harness.backends.http.completions import CompletionEngine, Form
-from lockstep.impl.engines.models import STREAMS, declare, get_weights, make_draft
-
-SECONDS = 20.0
-"""The time limit of a request."""
+from lockstep.impl.engines.models import (
+    SECONDS,
+    STREAMS,
+    declare,
+    get_weights,
+    make_draft,
+)
 
 
 class Handler(server.APIHandler):

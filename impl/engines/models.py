@@ -47,6 +47,10 @@ def make_draft(config: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- backends ---------------------------------------------------------------------------
 
+SECONDS = 600.0
+"""The time limit of a request. It is behind `--step-time`, with which the user says how
+long a step may take on this machine."""
+
 WINDOWS = (8, 16)
 """The windows of kinds: larger than every `distance`."""
 
