@@ -236,7 +236,9 @@ class PagedCache(Protocol):
 
         Args:
             layer: the number of the layer; layers are numbered from 0 through all groups,
-                in order.
+                in order. Then come the layers of the config field `reads`. Such a layer
+                must not write: it ignores its K and V, which are other numbers, and
+                returns the K and V of the layer that it reads.
             keys: [1, heads, tokens, key_dim]: the tokens of all requests of the step;
                 requests are in the order in which they were scheduled.
             values: [1, heads, tokens, value_dim].

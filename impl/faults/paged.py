@@ -241,6 +241,53 @@ def paged_chunk_without_mask(cache: Any) -> None:
         memory.attend = lambda queries, pair, seen: attend(queries, pair, None)
 
 
+# --- layers that read another -----------------------------------------------------------
+
+
+@mistake("paged-full", 3, "vllm-ascend PR#11791")
+def paged_reader_writes(cache: Any) -> None:
+    """A layer that only reads another writes its K and V into the other's blocks."""
+    if hasattr(cache, "memory"):
+        cache.writing = len(cache.layers)
+
+
+@mistake("paged-sliding", 3, "mlx-lm PR#1702")
+def paged_reader_is_late(cache: Any) -> None:
+    """A layer that reads another counts its queries from the end of the step, where the
+    other layer is when it has written."""
+
+    def attend_late(layer: int, queries: Any) -> Any:
+        count = max(request.end - request.computed for request in cache.step)
+        shift = count if layer >= cache.writing else 0
+        for group, first in firsts:
+            group.first = lambda query, first=first: first(query + shift)
+        attended = attend(layer, queries)
+        for group, first in firsts:
+            group.first = first
+        return attended
+
+    if hasattr(cache, "memory"):
+        attend, cache.attend = cache.attend, attend_late
+        firsts = [(group, group.first) for group in cache.groups]
+
+
+@mistake("paged-full", 3, "lalamo PR#291")
+def paged_reader_without_mask(cache: Any) -> None:
+    """The attention of a layer that reads another has no mask, so a token sees the later
+    tokens of the step, which the other layer has written."""
+
+    def attend_unmasked(layer: int, queries: Any) -> Any:
+        if layer >= cache.writing:
+            cache.memory.attend = lambda queries, pair, seen: attend(queries, pair, None)
+        attended = attend_layer(layer, queries)
+        cache.memory.attend = attend
+        return attended
+
+    if hasattr(cache, "memory"):
+        attend, attend_layer = cache.memory.attend, cache.attend
+        cache.attend = attend_unmasked
+
+
 # --- what is told -----------------------------------------------------------------------
 
 

@@ -48,5 +48,6 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "drop_last": (False, False, False, True),
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
+    "reads": ([], [0], [0, 0], [1], [1, 0], [2, 1]),
 }
 PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "host_entries", "reuse"})

@@ -111,7 +111,8 @@ def open_paged(
     options = config["groups"], *(config[name] for name in names)
     if memory is None:
         return Telling(*options, host=config["host"])
-    return TellingStorage(memory, *options, host_memory=host_memory)
+    more = {"host_memory": host_memory, "reads": config["reads"]}
+    return TellingStorage(memory, *options, **more)
 
 
 def get_room(config: Mapping[str, Any], field: str) -> tuple[int, int, int]:

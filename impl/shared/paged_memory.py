@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged import PagedRequest
 from lockstep.impl.shared.paged_groups import Group, StateGroup
 from lockstep.impl.shared.paged_host import Pairs, TieredManager
@@ -132,14 +133,19 @@ class StoringManager(TieredManager):
     """A block manager that stores K and V.
 
     Between the last `schedule` and `run`, each layer is updated once. Layers are numbered
-    consecutively through all groups, in order.
+    consecutively through all groups, in order; then come the layers that read another.
 
     Args:
         memory: the memory of the device blocks.
         groups, options: see `BlockManager`; each group also has "layers".
         host_memory: the memory of the host blocks, if there are host blocks.
+        reads: for each further layer, which has no K and V of its own, the number of the
+            layer that it reads. It must be updated after that layer.
 
     Attributes:
+        layers: for each layer, the numbers of its group and of its buffer. A layer that
+            reads another has the numbers of that layer.
+        writing: number of layers that write.
         spans: group → the result of `BlockMemory.prepare` for this step.
     """
 
@@ -149,6 +155,7 @@ class StoringManager(TieredManager):
         groups: Sequence[Mapping[str, Any]],
         *options: Any,
         host_memory: BlockMemory | None = None,
+        reads: Sequence[int] = (),
     ) -> None:
         host = host_memory.blocks if host_memory else 0
         super().__init__(groups, *options, host=host)
@@ -159,6 +166,25 @@ class StoringManager(TieredManager):
             for number, group in enumerate(groups)
             for layer in range(group["layers"])
         ]
+        self.writing = len(self.layers)
+        for owner in reads:
+            self.layers.append(self.find_layer(owner))
+
+    def find_layer(self, owner: int) -> tuple[int, int]:
+        """Returns the numbers of the group and the buffer of a layer that the next layer
+        may read."""
+        layer, why = len(self.layers), ""
+        if owner == layer:
+            why = f"layer {layer} reads itself"
+        elif not 0 <= owner < layer:
+            why = f"layer {layer} reads layer {owner}, but 0 … {layer - 1} are before it"
+        elif owner >= self.writing:
+            why = f"layer {layer} reads layer {owner}, which only reads another layer"
+        elif isinstance(self.groups[self.layers[owner][0]], StateGroup):
+            why = f"layer {layer} reads layer {owner}, which has states"
+        if why:
+            raise MisuseError(why)
+        return self.layers[owner]
 
     def copy(self, source: int, target: int) -> None:
         super().copy(source, target)
@@ -210,7 +236,7 @@ class StoringManager(TieredManager):
     # --- K and V ------------------------------------------------------------------------
 
     def update(self, layer: int, keys: Any, values: Any) -> list[Pair]:
-        """Writes K and V of the step in one layer.
+        """Writes K and V of the step in one layer; see `write`.
 
         Returns:
             K and V of all positions that a token of the step attends to; see
@@ -220,7 +246,12 @@ class StoringManager(TieredManager):
         return [self.read(layer, request) for request in self.step]
 
     def write(self, layer: int, keys: Any, values: Any) -> None:
-        """Writes K and V of the step in one layer; see `update`."""
+        """Writes K and V of the step in one layer.
+
+        Ignores them if the layer reads another.
+        """
+        if layer >= self.writing:
+            return
         number, buffer = self.layers[layer]
         written = [
             slot

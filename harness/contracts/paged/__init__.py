@@ -30,6 +30,7 @@ from lockstep.harness.contracts.paged.model import (
     FACTS,
     KINDS,
     PagedModel,
+    list_groups,
     why_illegal_config,
 )
 from lockstep.harness.contracts.paged.operations import OPERATIONS
@@ -79,7 +80,7 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"scope"}
+        | {"reads", "scope"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -130,7 +131,7 @@ class PagedContract(Contract):
         return int(min(config["key_dim"], config["value_dim"]))
 
     def count_layers(self, config: Config) -> int:
-        return sum(group["layers"] for group in config["groups"])
+        return len(list_groups(config)) + len(config["reads"])
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if name == "groups":
@@ -143,6 +144,10 @@ class PagedContract(Contract):
             return (0,)
         if name == "aligned" and "state" not in types:
             return (False,)
+        if name == "reads":
+            return [
+                item for item in options if not self.why_illegal({**config, name: item})
+            ]
         if name == "hash_block":
             blocks = [group["block"] for group in config["groups"]]
             return [

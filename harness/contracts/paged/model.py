@@ -16,6 +16,7 @@ from lockstep.harness.contracts.operation import (
     ask,
 )
 from lockstep.harness.core.document import Schema, integer, optional
+from lockstep.reference.layers import check_reads
 from lockstep.reference.paged import Content, Group, PagedCache, Request
 
 TYPES = ("full", "sliding", "chunked", "state")
@@ -66,6 +67,12 @@ CONFIG: Mapping[str, Schema] = {
     "admits": {"enum": ["chunk", "prompt", "output"], "default": "chunk"},
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
+    "reads": {
+        "type": "array",
+        "maxItems": 4,
+        "items": integer(0, 15),
+        "default": [],
+    },
     **{name: LAYER_CONFIG[name] for name in ("heads", "key_dim", "value_dim")},
     **{name: LAYER_CONFIG[name] for name in ("dtype", "special_numbers", "scope")},
 }
@@ -93,6 +100,8 @@ CONFIG: Mapping[str, Schema] = {
 * `preempts`: whether the backend may take blocks that are missing for a step from other
   requests, which are not in the step.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
+* `reads`: for each layer that only reads another layer, the number of that layer. The
+  reading layers come after the layers of all groups; see `reference.layers.check_reads`.
 
 No field determines which states a state group keeps. The backend chooses, and any choice
 leads to allowed hits."""
@@ -106,6 +115,12 @@ COPYING = {"forked", "rewound"}
 def get_unit(config: Config) -> int:
     """Returns the unit of hits: the length of every hit is a multiple of the unit."""
     return int(config["hash_block"] or gcd(*(item["block"] for item in config["groups"])))
+
+
+def list_groups(config: Config) -> list[int]:
+    """Returns the number of the group of each layer that writes."""
+    groups = enumerate(config["groups"])
+    return [number for number, group in groups for _ in range(group["layers"])]
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -123,6 +138,14 @@ def why_illegal_config(config: Config) -> str | None:
                 "hash_block must divide the block of every group:"
                 f" {config['hash_block']} does not divide {group['block']}"
             )
+    types_of_layers = [types[number] for number in list_groups(config)]
+    reading: list[int | None] = [*[None] * len(types_of_layers), *config["reads"]]
+    if config["reads"] and config["data"] != "backend":
+        return "reads needs K and V in the backend; set data to backend"
+    try:
+        check_reads(reading, [item != "state" for item in types_of_layers])
+    except ValueError as error:
+        return f"reads: {error}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
     if "state" in types and config["lookahead"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
+from lockstep.harness.contracts.paged.model import list_groups
 from lockstep.harness.contracts.paged.operations import OPERATIONS
 from lockstep.harness.contracts.paged.transfers import name_transfer
 from lockstep.harness.contracts.rewrites import (
@@ -94,14 +95,39 @@ def list_simpler(op: Op) -> Iterator[Op]:
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Yields configs with one group fewer, one layer per group, or smaller sizes."""
-    groups = config["groups"]
+    """Yields configs with one reading layer or one group fewer, one layer per group, or
+    smaller sizes."""
+    groups, reads = config["groups"], config["reads"]
+    for index in range(len(reads)):
+        yield {**config, "reads": replace_at(reads, index)}, ops
     for index in range(len(groups) if len(groups) > 1 else 0):
-        yield {**config, "groups": replace_at(groups, index)}, ops
+        yield leave_out_layers(config, index, replace_at(groups, index)), ops
     for index, group in enumerate(groups):
-        plain = [{**group, "layers": 1}] if group["layers"] > 1 else []
-        for simpler in (*plain, *list_lower(group, {"block": 1, "width": 1})):
+        if group["layers"] > 1:
+            plain = replace_at(groups, index, {**group, "layers": 1})
+            yield leave_out_layers(config, index, plain), ops
+        for simpler in list_lower(group, {"block": 1, "width": 1}):
             yield {**config, "groups": replace_at(groups, index, simpler)}, ops
+
+
+def leave_out_layers(
+    config: Config, index: int, groups: Sequence[Mapping[str, int]]
+) -> Config:
+    """Replaces the groups by `groups`, in which group `index` has lost all its layers, or
+    all layers except one.
+
+    Layers then read the remaining layer of the group; if there is none, they are left
+    out. Later layers get lower numbers.
+    """
+    layers = list_groups(config)
+    first, count = layers.index(index), layers.count(index)
+    lost = len(layers) - sum(group["layers"] for group in groups)
+    reads = [
+        first if first <= owner < first + count else owner - lost * (owner > first)
+        for owner in config["reads"]
+        if lost < count or layers[owner] != index
+    ]
+    return {**config, "groups": groups, "reads": reads}
 
 
 REWRITES: Sequence[Rewrite] = (

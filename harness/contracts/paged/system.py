@@ -16,7 +16,7 @@ from lockstep.harness.contracts.paged.contents import (
     list_state_positions,
     locate,
 )
-from lockstep.harness.contracts.paged.model import PagedModel, name_group
+from lockstep.harness.contracts.paged.model import PagedModel, list_groups, name_group
 from lockstep.harness.contracts.system import Reader, Setup, System, to_numpy
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins
@@ -51,6 +51,8 @@ class PagedSystem(System):
         saved: the backend's saved store, and the contents at that time.
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
+        group_of: the group of each layer.
+        sources: for each layer, the layer whose K and V it reads, mostly itself.
         attended: judges the attention of each token of the last step.
         capacity, host_capacity: the initial numbers of device blocks and of idle blocks
             of other memory; 0 for unreported blocks.
@@ -68,11 +70,9 @@ class PagedSystem(System):
         self.cache = self.open_cache()
         self.groups = self.config["groups"]
         self.stores = self.config["data"] == "backend"
-        self.group_of = [
-            number
-            for number, group in enumerate(self.groups)
-            for _ in range(group["layers"])
-        ]
+        self.group_of = list_groups(self.config)
+        self.sources = [*range(len(self.group_of)), *self.config["reads"]]
+        self.group_of += [self.group_of[owner] for owner in self.config["reads"]]
         self.readers = [
             Reader(self.backend, self.config, self.limit, layer)
             for layer in range(len(self.group_of) if self.stores else 0)
@@ -295,10 +295,14 @@ class PagedSystem(System):
             for task, answer, seen in moved:
                 if not is_state:
                     seen = self.name_blocks(task, answer["first"], seen)
-                where = f"{answer['where']}, layer {layer}"
+                where = f"{answer['where']}, {self.name_layer(layer)}"
                 item = {**answer, "where": where, field: seen, "layers": []}
                 answer.setdefault(field, seen)
                 answer["layers"] = [*answer.get("layers", ()), item]
+
+    def name_layer(self, layer: int) -> str:
+        source = self.sources[layer]
+        return f"layer {layer}{f', which reads layer {source}' * (source != layer)}"
 
     def name_blocks(self, task: GroupStep, first: int, seen: Sequence[Any]) -> list[Any]:
         """Adds the number of the block to each description of a content that is not a
@@ -311,13 +315,13 @@ class PagedSystem(System):
         return named
 
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
-        reader = self.readers[layer]
+        reader = self.readers[self.sources[layer]]
         tags = [
             tag
             for name, start, end in model.ran
             for tag in model.list_tags(model.cache.requests[name], start, end)
         ]
-        pair = reader.feed(tags)
+        pair = self.readers[layer].feed(tags)
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
             pairs = read_list(answer, "update", len(model.ran))
@@ -328,7 +332,8 @@ class PagedSystem(System):
 
     def attend(self, layer: int, tags: Sequence[int], model: PagedModel) -> None:
         """Computes attention of each token of the step, for `verify_attention`."""
-        reader, queries = self.readers[layer], self.readers[layer].queries
+        reader = self.readers[self.sources[layer]]
+        queries = reader.queries
         array = self.arrays.from_numpy(queries.get_vectors(tags), self.config["dtype"])
         with self.lend("a", "attend", [array]):
             attended = to_numpy(self.arrays, self.cache.attend(layer, array), "attend")
@@ -338,12 +343,13 @@ class PagedSystem(System):
             message = f"attend returned shape {list(attended.shape)}, not {form}"
             raise Broken("malformed", message)
         group, row = model.cache.groups[self.group_of[layer]], 0
+        where = f"attend ({self.name_layer(layer)})"
         for name, start, end in model.ran:
             request = model.cache.requests[name]
             for query in range(start, end):
                 seen = model.list_tags(request, group.first(query), query + 1)
                 explain = partial(self.explain_nan, name, self.group_of[layer])
-                case = attended[0, :, row], tags[row], seen, row, "attend", explain
+                case = attended[0, :, row], tags[row], seen, row, where, explain
                 self.attended.append(partial(reader.judge, *case))
                 row += 1
 
