@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Mapping[str, Home]] = {
         "show": Home("report", "Shows a failure, step by step."),
         "report": Home("report", "Makes a page of the results of a check."),
         "snippet": Home("replay", "Prints a failure as a script of plain calls."),
+        "known": Home("replay", "Turns a failure into a known divergence, or a duty."),
         "shrink": Home("replay", "Continues to shrink a program that diverges."),
         "bisect": Home("bisect", "Finds the release or commit that broke a program."),
         "trace": Home("replay", "Prints the answers of the reference."),

@@ -1,4 +1,5 @@
-"""Defines the commands for saved programs: `replay`, `snippet`, `shrink` and `trace`."""
+"""Defines the commands for saved programs: `replay`, `snippet`, `known`, `shrink` and
+`trace`."""
 
 from __future__ import annotations
 
@@ -8,17 +9,25 @@ from pathlib import Path
 
 import click
 
-from lockstep.harness.cli.frame import Unprinted, print_error, print_unsaved, printing
-from lockstep.harness.cli.options import define, limit
+from lockstep.harness.cli.frame import (
+    Unprinted,
+    print_error,
+    print_line,
+    print_unsaved,
+    printing,
+)
+from lockstep.harness.cli.options import define, flag, limit, option
 from lockstep.harness.core.errors import UsageError, clean
 from lockstep.harness.jobs.failures import describe_stop, make_failure, save
 from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.replay import (
     Replayed,
+    describe_test,
     find_beside,
     get_own_backend,
     get_replay_status,
     get_single,
+    make_entry,
     replay_paths,
     replayed_to_json,
 )
@@ -33,6 +42,7 @@ from lockstep.harness.reports.console import (
 )
 from lockstep.harness.workers.messages import (
     Declare,
+    Describe,
     Excluded,
     Shrink,
     Stopped,
@@ -140,6 +150,75 @@ def snippet(settings: Settings, paths: Sequence[Path], backend: str | None) -> i
         return 0
 
     return run_each(settings, [get_single(paths, "a snippet")], backend, write)
+
+
+# --- known ------------------------------------------------------------------------------
+
+
+@define(
+    *("paths", "backend"),
+    option(
+        "--reason",
+        "What is wrong, and where: a sentence that reports show.",
+        required=True,
+        metavar="TEXT",
+    ),
+    option(
+        "--verdict",
+        "Whether the backend is wrong, documents this limit, or was called wrongly.",
+        type=click.Choice(["bug", "limit", "misuse"]),
+        default="bug",
+        show_default=True,
+    ),
+    option("--link", "The report of its maintainers.", metavar="URL"),
+    flag("--duty is_duty", "Print a Duty for the declaration of the backend instead."),
+    option(
+        "--programs count",
+        "Number of programs for each operation of the failing program.",
+        type=click.IntRange(20, 100_000),
+        default=400,
+        show_default=True,
+    ),
+    *("seed", "step", "start", "server", "failures"),
+)
+def known(
+    settings: Settings,
+    paths: Sequence[Path],
+    backend: str | None,
+    reason: str,
+    verdict: str,
+    link: str | None,
+    is_duty: bool,
+    count: int,
+) -> int:
+    """Turns a failure into a known divergence, which checks no longer report.
+
+    PATH is a path as for `lockstep replay`. Programs are drawn and run, and their
+    operations show which condition leads to the divergence. The entry of the ledger is
+    printed; it belongs into the folder `Backend.ledger`. Exit status: 0 the condition is
+    exact; 2 it must be completed by hand, or the program could not run.
+
+    Examples:
+      lockstep known FILE --reason "trim loses a token (cache.py:90)" > ledger/trim.json
+      lockstep known FILE --duty --reason "trim at most `length` tokens"
+    """
+
+    def write(pool: Pool, path: Path, program: Program, name: str) -> int:
+        event = pool.call(Describe(name, program.to_json(), count, settings.seed))
+        if isinstance(event, Stopped):
+            raise UsageError(f"{path}: cannot be described: {event.describe()}")
+        entry = make_entry(event, name, program, (verdict, reason, link))
+        lines = (
+            f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entry.items()
+        )
+        duty_text = f"Duty({event.when!r}, {reason!r}),"
+        status = 0 if event.is_exact else 2
+        with printing(lambda: status):
+            click.echo(duty_text if is_duty else "{\n  " + ",\n  ".join(lines) + "\n}")
+        print_line(describe_test(event, program))
+        return status
+
+    return run_each(settings, [get_single(paths, "an entry")], backend, write)
 
 
 # --- shrink -----------------------------------------------------------------------------

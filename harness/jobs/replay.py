@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from lockstep.harness.programs.program import (
     read_flaky,
 )
 from lockstep.harness.workers.messages import (
+    Described,
     Excluded,
     HarnessFailed,
     Ran,
@@ -251,3 +253,46 @@ def format_environment(event: Ran, program: Program, backend: str) -> str:
     """Describes the differences from the environment in which a program failed."""
     message = compare_environments(program.meta, backend, event.get_environment())
     return f"; {message}" if message else ""
+
+
+# --- known divergences ------------------------------------------------------------------
+
+
+def make_entry(
+    described: Described,
+    backend: str,
+    program: Program,
+    texts: tuple[str, str, str | None],
+) -> dict[str, Any]:
+    """Makes the ledger entry of a failing program. texts: verdict, reason and link."""
+    divergence = described.divergence
+    program = replace(program, ops=program.ops[: divergence.step + 1], meta={})
+    what = f"{program.kind}-{divergence.operation}-{divergence.what}"
+    verdict, reason, link = texts
+    return {
+        "id": re.sub(r"[^a-z0-9]+", "-", f"{backend}-{what}".lower()),
+        "backend": backend,
+        "kind": program.kind,
+        "operation": divergence.operation,
+        "signature": divergence.get_signature(program),
+        "verdict": verdict,
+        "reason": reason,
+        "link": link,
+        "versions": described.versions,
+        "when": described.when,
+        "program": program.to_json(),
+        "got": divergence.message,
+    }
+
+
+def describe_test(described: Described, program: Program) -> str:
+    """Describes how exactly a condition separates the operations that diverge."""
+    operation = program.ops[described.step]["op"]
+    if not described.diverging:
+        return f"`when` is not tested: no {operation} diverged; give more --programs"
+    words = "`when` is exact" if described.is_exact else "complete `when`"
+    return (
+        f"{words}: in programs that were not used to infer it, it describes"
+        f" {described.diverging - described.missed} of {described.diverging} {operation}"
+        f" that diverge, and {described.included} of {described.agreeing} that agree"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,9 +65,31 @@ class Condition:
         if not all(test.holds(model.config) for test in self.config):
             return False
         numbers = {**model.config, **model.get_facts(op), **op}
-        return all(test.holds(numbers) for test in self.tests) and self.states <= set(
-            self.rules.get_states(op, model)
-        )
+        states = self.rules.get_states(op, model) if self.states else ()
+        return self.fits(numbers, states)
+
+    def fits(self, numbers: Numbers, states: Collection[str]) -> bool:
+        """Returns whether the numbers and the states meet the condition."""
+        is_met = all(test.holds(numbers) for test in self.tests)
+        return is_met and self.states <= set(states)
+
+
+def list_schemas(rules: Contract, operation: str) -> dict[str, Schema]:
+    """Maps the names that a condition on an operation may use to their schemas."""
+    fields = rules.operations[operation].fields
+    return {**rules.config, **fields, **dict.fromkeys(rules.facts, FACT)}
+
+
+def list_numbers(rules: Contract, op: Op, model: Any) -> dict[str, int]:
+    """Maps the names of all numbers that are not null to their values; see
+    `Condition.holds`."""
+    numbers = {**model.config, **model.get_facts(op), **op}
+    schemas = list_schemas(rules, op["op"])
+    return {
+        name: int(numbers[name])
+        for name, schema in schemas.items()
+        if is_number(schema) and isinstance(numbers[name], int)  # else null, or a list
+    }
 
 
 # --- numbers ----------------------------------------------------------------------------
@@ -95,7 +117,7 @@ class Test:
 def evaluate(expression: ast.expr, numbers: Numbers) -> int | None:
     """Returns the value of an expression: None if a number in it is null, or for % 0."""
     if isinstance(expression, ast.Name):
-        value: int | None = numbers[get_name(expression)]
+        value: int | None = numbers.get(get_name(expression))
         return value
     assert isinstance(expression, ast.BinOp)
     first = evaluate(expression.left, numbers)
@@ -169,8 +191,7 @@ def parse_condition(
     kind = config["kind"]
     names = dict.fromkeys(rules.list_operations(kind), True)
     get_named(names, fields.op, f"{where}: op")
-    schemas = {**rules.config, **rules.operations[fields.op].fields}
-    numbers = {**schemas, **dict.fromkeys(rules.facts, FACT)}
+    numbers = list_schemas(rules, fields.op)
     ranges = {name: test for name, test in when.items() if name not in plain}
     problems, tests, of_config = Problems(), list[Test](), list[Test]()
     with problems.collecting():

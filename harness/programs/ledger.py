@@ -97,25 +97,6 @@ class Entry:
         """The type of the difference; see `Divergence.what`."""
         return self.signature.rpartition("-")[2]
 
-    def follow(self, op: Op) -> list[Op]:
-        """Returns the operations after which the divergence shows.
-
-        Args:
-            op: an operation that the entry describes.
-
-        Returns:
-            The operations after the described one in the entry's program, on the caches
-            and sequences of `op`. Empty if the divergence shows immediately.
-        """
-        operations = self.program.rules.operations
-        first, *following = self.program.ops[self.step :]
-        schemas = (s for defined in operations.values() for s in defined.fields.values())
-        for sort in dict.fromkeys(str(s[NAMES]) for s in schemas if NAMES in s):
-            pairs = (list_names(operation, operations, sort) for operation in (first, op))
-            names = dict(zip(*pairs, strict=False))
-            following = [rename(later, operations, sort, names) for later in following]
-        return following
-
 
 def load_ledger(
     folder: Path | str | None, backend: str | None, kind: str | None = None
@@ -258,8 +239,22 @@ def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> Known
         ops: the operations before `op`.
         op: the operation, with all defaults filled in.
     """
-    program = Program(entry.program.contract, config, [*ops, op, *entry.follow(op)])
+    following = follow(entry.program, entry.step, op)
+    program = Program(entry.program.contract, config, [*ops, op, *following])
     return KnownProgram(entry, program, len(ops))
+
+
+def follow(program: Program, number: int, op: Op) -> list[Op]:
+    """Returns the operations after step `number` of a program, on the caches and
+    sequences of `op`, which has the name of this step's operation."""
+    operations = program.rules.operations
+    first, *following = program.ops[number:]
+    schemas = (s for defined in operations.values() for s in defined.fields.values())
+    for sort in dict.fromkeys(str(s[NAMES]) for s in schemas if NAMES in s):
+        pairs = (list_names(operation, operations, sort) for operation in (first, op))
+        names = dict(zip(*pairs, strict=False))
+        following = [rename(later, operations, sort, names) for later in following]
+    return following
 
 
 def find_known(program: Program, avoid: Sequence[Entry]) -> KnownProgram | None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
+from math import inf
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, structs
@@ -551,6 +552,53 @@ class WriteSnippet(Task[Snippet], frozen=True):
     """Writes a program as a script."""
 
     program: Document
+
+
+class Described(Answer, frozen=True):
+    """A condition on the operations that lead to a divergence, and its test with programs
+    that were not used to infer the condition.
+
+    Attributes:
+        divergence: the divergence of the failing program.
+        step: the number of the described operation in the failing program.
+        when: the condition.
+        diverging, agreeing: the number of operations that were tested.
+        missed: diverging operations that the condition does not describe.
+        included: agreeing operations that the condition describes.
+    """
+
+    divergence: Divergence
+    step: Natural
+    when: dict[str, Any]
+    diverging: Natural = 0
+    agreeing: Natural = 0
+    missed: Natural = 0
+    included: Natural = 0
+    versions: dict[str, str] = {}
+
+    def check(self) -> None:
+        check_divergence(self.divergence)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.get_mistakes() == 0
+
+    def get_mistakes(self) -> float:
+        """Returns the mistakes per diverging operation."""
+        return (self.missed + self.included) / self.diverging if self.diverging else inf
+
+
+class Describe(Task[Described], frozen=True):
+    """Infers a condition on the operations that lead to the divergence of a program.
+
+    Attributes:
+        count: the number of programs that are drawn for each operation.
+        seed: the seed of these programs.
+    """
+
+    program: Document
+    count: int
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Union
 
 import msgspec
-from msgspec import convert
+from msgspec import convert, structs
 
 from lockstep.harness.backends.backend import Backend, is_driver, list_unchecked
 from lockstep.harness.backends.driver.client import Limits
@@ -61,6 +61,7 @@ from lockstep.harness.programs.vectors.selection import SIZES, Selection
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.channel import Channel
+from lockstep.harness.workers.describing import describe as find_description
 from lockstep.harness.workers.messages import (
     HarnessFailed,
     LoadFailed,
@@ -211,6 +212,19 @@ def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
     return m.Shrunk(found)
 
 
+def describe(worker: Runner, backend: Backend, task: m.Describe) -> m.Described:
+    program = parse(task.program)
+    require_supported(program, backend)
+    divergence = worker.run_both(program, backend).divergence
+    if divergence is None:
+        raise Unavailable("the program agrees with the reference")
+    require_unknown(worker, program, divergence, backend)
+    program = replace(program, ops=program.ops[: divergence.step + 1], meta={})
+    failing = program, divergence
+    described = find_description(worker, backend, *failing, task.count, task.seed)
+    return structs.replace(described, versions=get_versions(backend))
+
+
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
     program = parse(task.program)
     if not program.rules.has_arrays:
@@ -288,6 +302,7 @@ TASKS: Mapping[type[m.Task[Any]], Callable[[Worker, Backend, Any], m.Answer]] = 
     m.RecordProgram: record_program,
     m.Shrink: shrink,
     m.WriteSnippet: make_snippet,
+    m.Describe: describe,
     m.RunLedger: run_ledger,
     m.Cluster: cluster,
     m.ListFaults: list_faults,

@@ -1,0 +1,128 @@
+"""Infers a condition (`when` of a ledger entry or of a duty) from examples.
+
+An example is an operation with its result: it diverges or it agrees. The inferred
+condition holds for all examples that diverge, and for as few others as possible. It is as
+narrow as these examples: a bound is the lowest or highest number that was seen to
+diverge, because a condition that is too wide would hide other failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lockstep.harness.contracts.contract import Contract
+from lockstep.harness.contracts.operation import Op
+from lockstep.harness.programs.condition import list_numbers
+
+
+class Example(NamedTuple):
+    """An operation of a program.
+
+    Attributes:
+        numbers: the numbers that a condition may test; null numbers are missing.
+        states: the abstract states before the operation.
+        diverges: whether the operation leads to the divergence.
+    """
+
+    numbers: Mapping[str, int]
+    states: frozenset[str]
+    diverges: bool = False
+
+
+def observe(rules: Contract, op: Op, model: Any) -> Example:
+    """Returns an example that agrees. model: the reference before the operation."""
+    numbers = list_numbers(rules, op, model)
+    return Example(numbers, frozenset(rules.get_states(op, model)))
+
+
+class Test(NamedTuple):
+    """A part of a condition: a state, or one bound of a number.
+
+    Attributes:
+        key: "states", or the number.
+        value: the state, or the range with one bound.
+        holds: for each example that agrees, whether the test holds.
+    """
+
+    key: str
+    value: Any
+    holds: np.ndarray[Any, Any]
+
+
+def infer(operation: str, examples: Sequence[Example]) -> dict[str, Any]:
+    """Infers a condition by choosing, again and again, the test that excludes most of the
+    agreeing examples which are still included. Then, a simpler test replaces each test,
+    if it excludes the same.
+
+    Args:
+        operation: the name of the operation.
+        examples: at least one of them diverges.
+    """
+    tests = list_tests(examples)  # the simplest first
+    included = np.ones(sum(not example.diverges for example in examples), bool)
+    chosen: list[Test] = []
+    while included.any():
+        best = min(tests, key=lambda test: np.count_nonzero(included & test.holds))
+        if (included & ~best.holds).any():
+            included &= best.holds
+            chosen.append(best)
+        else:
+            break
+    for test in list(chosen):
+        others = [other for other in chosen if other is not test]
+        left = np.all([np.ones_like(included), *(o.holds for o in others)], axis=0)
+        if (left == included).all():  # the others exclude what it excludes
+            chosen = others
+        else:
+            equal = (t for t in tests if ((left & t.holds) == included).all())
+            chosen = [*others, next(equal)]  # the simplest
+    return combine(operation, chosen)
+
+
+def list_tests(examples: Sequence[Example]) -> list[Test]:
+    """Returns the tests that hold for all diverging examples: of numbers, of states, of
+    differences, and of remainders."""
+    diverging = [example for example in examples if example.diverges]
+    agreeing = [example for example in examples if not example.diverges]
+    names = sorted(set.intersection(*(set(e.numbers) for e in diverging)))
+    columns = {
+        name: np.array([e.numbers.get(name, np.nan) for e in diverging + agreeing])
+        for name in names
+    }
+    derived = {f"{a} - {b}": columns[a] - columns[b] for a, b in combinations(columns, 2)}
+    with np.errstate(all="ignore"):  # a remainder of 0 is nan
+        for a, b in permutations(columns, 2):
+            derived[f"{a} % {b}"] = np.mod(columns[a], columns[b])
+    states = [
+        Test("states", state, np.array([state in e.states for e in agreeing], bool))
+        for state in sorted(frozenset.intersection(*(e.states for e in diverging)))
+    ]
+    few = len(diverging)
+    return [*list_bounds(columns, few), *states, *list_bounds(derived, few)]
+
+
+def list_bounds(columns: Mapping[str, np.ndarray[Any, Any]], few: int) -> Iterator[Test]:
+    """Yields the two bounds of each column. few: the number of diverging examples, which
+    come first."""
+    for name, column in columns.items():
+        seen, others = column[:few], column[few:]
+        if not np.isnan(seen).any():  # a comparison with nan is False, as with null
+            low, high = int(seen.min()), int(seen.max())
+            yield Test(name, [low, None], others >= low)
+            yield Test(name, [None, high], others <= high)
+
+
+def combine(operation: str, tests: Sequence[Test]) -> dict[str, Any]:
+    """Returns the condition of which all tests must hold."""
+    when: dict[str, Any] = {"op": operation}
+    for key, value, _ in sorted(tests, key=lambda test: (test.key != "states", test.key)):
+        if key == "states":
+            when.setdefault(key, []).append(value)
+        else:
+            ranges = zip(when.get(key, [None, None]), value, strict=True)
+            when[key] = [new if new is not None else old for old, new in ranges]
+    return when

@@ -1,0 +1,210 @@
+"""Describes the operations that lead to a divergence, for the ledger or a duty.
+
+A description is a condition; see `programs.condition`. Programs are drawn, and each
+operation of one name becomes an example that diverges or agrees. A condition is inferred
+from one half of the programs, and tested with the other half.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from lockstep.harness.backends.backend import Backend
+from lockstep.harness.contracts.operation import Answer, Op, Step
+from lockstep.harness.core.errors import Unavailable
+from lockstep.harness.execution.compare import Difference
+from lockstep.harness.execution.executor import Run
+from lockstep.harness.programs.condition import parse_condition
+from lockstep.harness.programs.generate.drawer import Drawer
+from lockstep.harness.programs.inference import Example, infer, observe
+from lockstep.harness.programs.ledger import follow, load_ledger
+from lockstep.harness.programs.program import Divergence, Program
+from lockstep.harness.workers.messages import Described
+from lockstep.harness.workers.runner import COSTLY, Runner
+
+FEW = 0.1
+"""If a larger share of the operations that a condition describes agrees, an earlier
+operation is tried."""
+
+MOST_TRIED = 4
+"""The maximum number of operations of a drawn program that are followed by the
+operations of the failing program."""
+
+
+def describe(
+    worker: Runner,
+    backend: Backend,
+    program: Program,
+    divergence: Divergence,
+    count: int,
+    seed: int,
+) -> Described:
+    """Describes the last operation of a failing program; if no condition separates most
+    of the operations that diverge from those that agree, an earlier operation.
+
+    Args:
+        worker, backend: run the programs.
+        program: the failing program, up to its divergence.
+        divergence: the divergence.
+        count: the number of programs that are drawn for each operation.
+        seed: the seed of these programs.
+
+    Raises:
+        Unavailable: the program does not fail in every run.
+    """
+    found: list[Described] = []
+    for step in reversed(range(len(program.ops))):
+        described = Search(worker, backend, program, divergence, step).find(count, seed)
+        found += [described] if described else []
+        if described and described.get_mistakes() <= FEW:
+            return described
+    if not found:
+        raise Unavailable("the divergence does not occur in every run")
+    return min(found, key=Described.get_mistakes)
+
+
+@dataclass(eq=False)
+class Watched(Run):
+    """A run that keeps the legal operations of one name.
+
+    Attributes:
+        operation: the name.
+        seen: number of a step → its example.
+    """
+
+    operation: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.seen: dict[int, Example] = {}
+
+    def ask(self, step: Step) -> tuple[Answer, Difference | None]:
+        if step.op["op"] == self.operation:
+            self.seen[step.number] = observe(self.rules, step.op, step.model)
+        return super().ask(step)
+
+
+class Search:
+    """The search for a condition on one operation of a failing program.
+
+    Args:
+        worker, backend, program, divergence: see `describe`.
+        step: the number of the operation.
+    """
+
+    def __init__(
+        self,
+        worker: Runner,
+        backend: Backend,
+        program: Program,
+        divergence: Divergence,
+        step: int,
+    ) -> None:
+        self.worker, self.backend, self.program = worker, backend, program
+        self.step, self.operation = step, str(program.ops[step]["op"])
+        self.divergence = divergence
+        self.signature = divergence.get_signature(program)
+        self.every = divergence.what in COSTLY
+        self.avoid = load_ledger(backend.ledger, backend.name, program.kind)
+
+    def find(self, count: int, seed: int) -> Described | None:
+        """Infers a condition from half of the programs, and tests it with the others.
+
+        Returns None if the operation cannot be described: it is not legal, or the program
+        agrees now.
+        """
+        examples = [*self.list_examples(self.program)]
+        if not any(example.diverges for example in examples):
+            return None
+        programs = self.draw(count, seed)
+        half = len(programs) // 2
+        examples += chain.from_iterable(map(self.list_examples, programs[:half]))
+        when = infer(self.operation, examples)
+        config = self.program.config
+        condition = parse_condition(when, self.program.rules, config, "when")
+        tested = chain.from_iterable(map(self.list_examples, programs[half:]))
+        counts = Counter(
+            (example.diverges, condition.fits(example.numbers, example.states))
+            for example in tested
+        )
+        return Described(
+            self.divergence,
+            self.step,
+            when,
+            diverging=counts[True, True] + counts[True, False],
+            agreeing=counts[False, True] + counts[False, False],
+            missed=counts[True, False],
+            included=counts[False, True],
+        )
+
+    def draw(self, count: int, seed: int) -> list[Program]:
+        """Draws programs, half of them with the config of the failing program."""
+        from lockstep.harness.programs.generate.hypothesis import generate
+
+        program = self.program
+        contract, kind = program.contract, program.kind
+        declared = replace(self.backend.contracts[contract][kind], refuses=False)
+        fields = program.config.items()
+        fixed = {name: (value,) for name, value in fields if name != "kind"}
+        kinds = declared, replace(declared, config={**declared.config, **fixed})
+        drawn: list[list[Program]] = []
+        for chosen in kinds:
+            programs: list[Program] = []
+            drawer = Drawer(contract, kind, chosen, self.backend.dtypes, self.avoid)
+            drawer.aim_at([cell for cell in drawer.cells if cell[1] == self.operation])
+            generate(count // 2, seed, drawer.draw, programs.append)
+            drawn.append(programs)
+        return [*chain.from_iterable(zip(*drawn, strict=True))]
+
+    def list_examples(self, program: Program) -> Iterator[Example]:
+        """Runs a program. Yields an example for each operation of the name.
+
+        An operation after which the backend diverges in another way counts as one that
+        agrees: a ledger entry must not describe it.
+        """
+        if self.step < len(self.program.ops) - 1:
+            yield from self.list_followed(program)
+            return
+        run = self.run(program)
+        for number, example in run.seen.items():
+            yield example._replace(diverges=self.is_shown(run, number))
+
+    def list_followed(self, program: Program) -> Iterator[Example]:
+        """Yields an example for some operations of the name, each followed by the later
+        operations of the failing program. Those that diverge are left out of the program,
+        as the cache may be wrong after them."""
+        before: list[Op] = []
+        tried = 0
+        for op in program.ops:
+            if op["op"] == self.operation:
+                ops = [*before, op, *follow(self.program, self.step, op)]
+                run = self.run(replace(program, ops=ops))
+                if len(before) not in run.seen:  # it is illegal without the others
+                    continue
+                diverges = self.is_shown(run, len(ops) - 1)
+                yield run.seen[len(before)]._replace(diverges=diverges)
+                tried += 1
+                if diverges:
+                    continue
+                if tried == MOST_TRIED or run.result.divergence is not None:
+                    return
+            before.append(op)
+
+    def is_shown(self, run: Watched, number: int) -> bool:
+        """Returns whether a run shows the divergence in step `number`."""
+        end = run.result.divergence
+        return end is not None and (
+            end.step == number and end.get_signature(run.program) == self.signature
+        )
+
+    def run(self, program: Program) -> Watched:
+        """Runs a program, and updates the write-ahead record."""
+        self.worker.note(program)
+        watch = self.every, None, self.worker.record.step, self.avoid
+        run = Watched(program, self.backend, *watch, operation=self.operation)
+        run.run()
+        self.worker.record.end()
+        return run
