@@ -13,7 +13,7 @@ from lockstep.harness.contracts.prefix import PREFIX
 from lockstep.harness.core.document import parse_json
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.programs.program import trace, why_too_large
-from tests.harness.building import forward, make
+from tests.harness.building import forward, make, update
 
 BEGIN = {"op": "begin", "tokens": [1, 2]}
 CLOSE = {"op": "close"}
@@ -76,6 +76,15 @@ SESSION: list[dict[str, Any]] = [
     {**SLOTS, "layers": ["swa-memory:4:2"]},
     {"kind": "trie", "limit": -1},
 ]
+LAYER: list[dict[str, Any]] = [
+    {"window": 4},
+    {"keep": 1},
+    {"record": True},
+    {"kind": "rotating"},
+    {"kind": "rotating", "window": 4, "keep": 4},
+    {"kind": "rotating", "window": 4, "chunk": 2},
+    {"kind": "state", "conv_width": 1, "window": 1},
+]
 make_batched = partial(make, contract="batched")
 
 
@@ -85,8 +94,9 @@ make_batched = partial(make, contract="batched")
         (make_unified, forward([0], [0]), UNIFIED),
         (make_prefix, BEGIN, SESSION),
         (make_batched, OPEN, BATCHED),
+        (make, update(1), LAYER),
     ],
-    ids=["unified", "prefix", "batched"],
+    ids=["unified", "prefix", "batched", "layer"],
 )
 def test_a_config_that_breaks_a_rule_is_refused(
     build: Any, op: Any, configs: list[dict[str, Any]], snapshot: Any
@@ -239,6 +249,19 @@ def test_the_same_token_behind_the_same_tokens_has_one_tag() -> None:
     answers = trace(make_prefix(*ops, layers=["state"]))
     rows = [answers[at]["caches"][0]["visible"][-1] for at in (1, 4, 7)]
     assert rows == [[0, 1], [2, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("interval", "shared", "kept"), [(None, 1, 0), (1, 2, 2), (2, 1, 1), (2, 2, 0)]
+)
+def test_slots_keep_states_at_intervals(
+    interval: int | None, shared: int, kept: int
+) -> None:
+    """A state has checkpoints after the first token, and after `interval` more tokens."""
+    ops = [{"op": "begin", "tokens": [1, 2, 3]}, feed(1), feed(1), feed(1), CLOSE]
+    ops.append({"op": "begin", "tokens": [*[1, 2, 3][:shared], 9]})
+    program = make_prefix(*ops, kind="slots", layers=["recurrent"], interval=interval)
+    assert trace(program)[-1]["offsets"] == [kept]
 
 
 def test_slots_answer_with_what_the_slot_holds() -> None:

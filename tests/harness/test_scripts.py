@@ -19,6 +19,7 @@ from lockstep.harness.backends.backend import Backend
 from lockstep.harness.core.errors import UsageError
 from lockstep.harness.execution.executor import run as run_program
 from lockstep.harness.execution.scripts import plain
+from lockstep.harness.execution.scripts.bundle import is_standard
 from lockstep.harness.execution.scripts.script import try_script, write_script
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers.registry import load
@@ -37,6 +38,11 @@ DRIVER = f"exec:{sys.executable} {FILE}"
 def save(program: Program, file: str = "p.json") -> str:
     Path(file).write_text(json.dumps(program.to_json()))
     return file
+
+
+def test_modules_of_the_standard_library() -> None:
+    assert is_standard("os.path")
+    assert not is_standard("numpy.typing")
 
 
 def test_the_command_prints_a_script_that_fails(

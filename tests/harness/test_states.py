@@ -69,6 +69,13 @@ PROGRAMS: dict[str, tuple[Sequence[Op], dict[str, Any]]] = {
         ],
         {"sequences": 2, "window": 2},
     ),
+    "unified chunked": (
+        [
+            *(forward([place], [0]) for place in range(5)),
+            *(forward([5, 6], [0, 0]), forward([7, 8], [0, 0]), remove(0, 7)),
+        ],
+        {"chunk": 3},
+    ),
     "unified wrapper": (
         [
             *(forward([0, 1, 2], [0, 0, 0]), forward([0, 3, 1], [1, 0, 1])),
