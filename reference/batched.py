@@ -25,6 +25,7 @@ class BatchedCache:
     Attributes:
         coming: between `pad_right` and `finalize`, the number of tokens that each row
             still gets; otherwise None.
+        announced: the number of columns that were announced and have not come yet.
         width: number of columns written since the batch was empty, including padding. An
             implementation that never closes a gap has this number of columns.
     """
@@ -34,6 +35,7 @@ class BatchedCache:
             raise ValueError("a batch has at least one row")
         self.rows: list[Any] = list(rows)
         self.coming: list[int] | None = None
+        self.announced = 0
         self.width = max(row.offset for row in rows)
 
     @property
@@ -52,10 +54,8 @@ class BatchedCache:
                 batch is empty; at least one row has no padding.
         """
         if self.coming is not None:
-            if left is not None or length > max(self.coming):
-                raise ValueError(
-                    f"update: {max(self.coming)} columns are still announced"
-                )
+            if left is not None or length > self.announced:
+                raise ValueError(f"update: {self.announced} columns are still announced")
             return [min(length, coming) for coming in self.coming]
         if left is None:
             return [length] * len(self.rows)
@@ -78,21 +78,22 @@ class BatchedCache:
         if self.coming is not None:
             pairs = zip(self.coming, tags, strict=True)
             self.coming = [coming - len(row_tags) for coming, row_tags in pairs]
+            self.announced -= length
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces the number of tokens that the next updates add to each row.
 
-        These updates together have as many columns as the longest row has tokens; the
-        columns after the tokens of a row are padding.
+        These updates together have as many columns as the longest row has tokens, also if
+        that row leaves; the columns after the tokens of a row are padding.
         """
         self.check_settled()
         if len(lengths) != len(self.rows) or min(lengths) < 1:
             raise ValueError(f"pad_right: lengths {lengths} of {len(self.rows)} rows")
-        self.coming = list(lengths)
+        self.coming, self.announced = list(lengths), max(lengths)
 
     def finalize(self) -> None:
-        """Ends the padding on the right, after all announced tokens were added."""
-        if self.coming is None or any(self.coming):
+        """Ends the padding on the right, after all announced columns were added."""
+        if self.coming is None or self.announced:
             raise ValueError("finalize: what was announced is not there")
         self.coming = None
 
@@ -120,10 +121,14 @@ class BatchedCache:
     # --- rows ---------------------------------------------------------------------------
 
     def select(self, numbers: Sequence[int]) -> None:
-        """Keeps these rows, in this order. A number that appears twice gives two rows."""
-        self.check_settled()
+        """Keeps these rows, in this order. A number that appears twice gives two rows.
+
+        What was announced for a row still comes.
+        """
         check_rows(numbers, len(self.rows))
         self.rows = [self.rows[number].clone() for number in numbers]
+        if self.coming is not None:
+            self.coming = [self.coming[number] for number in numbers]
 
     def filter(self, numbers: Sequence[int]) -> None:
         """Keeps these rows, in this order, each at most once."""
@@ -141,8 +146,7 @@ class BatchedCache:
         self.width = max(self.width, joined.width)
 
     def extract(self, number: int) -> Row:
-        """Returns an independent cache with the tokens of one row."""
-        self.check_settled()
+        """Returns an independent cache with the tokens of one row that have come."""
         check_rows([number], len(self.rows))
         row: Row = self.rows[number].clone()
         return row

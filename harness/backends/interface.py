@@ -296,7 +296,8 @@ class BatchCache(Protocol):
         """Announces padding on the right: until `finalize`, the next updates have
         max(lengths) columns, with `lengths[b]` >= 1 tokens for row b. The columns
         after the tokens of a row are padding. Called only if at least one row has
-        padding."""
+        padding. Until `finalize`, rows may leave, be copied or be extracted; all
+        announced columns come all the same."""
 
     def finalize(self) -> None:
         """Ends the padding on the right, after the updates with all announced columns."""

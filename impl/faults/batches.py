@@ -25,6 +25,30 @@ def batch_padding_evicts(batch: Any) -> None:
     edit(batch, "write", "padding + count", wrong)
 
 
+@mistake("batch-kv", 5, "mlx-vlm#1889, PR#1890")
+def batch_filter_keeps_padding(batch: Any) -> None:
+    """Rows leave between the announcement of padding and its end, but the announcement is
+    not filtered: the others get what was announced for the rows that left."""
+    wrong = "self.coming[at] for at in range(len(numbers))"
+    edit(batch, "select", "self.coming[number] for number in numbers", wrong)
+
+
+@mistake("batch-kv", 4, "mlx-lm PR#1746")
+def batch_extract_takes_padding(batch: Any) -> None:
+    """A row that is extracted before the end of the padding takes the padding with it, as
+    further tokens."""
+    take = batch.take
+
+    def take_padded(row: int) -> Any:
+        cache = take(row)
+        if batch.coming is not None and not batch.coming[row] and cache.offset:
+            last = [array[:, :, -1:] for array in cache.view()]
+            cache.update(*last)
+        return cache
+
+    batch.take = take_padded
+
+
 @mistake("batch-state", 2)
 def states_read_padding(batch: Any) -> None:
     """The mask of a state lacks the padding."""

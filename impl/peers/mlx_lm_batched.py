@@ -40,6 +40,14 @@ PADDED_LATE = Duty(
     "padding on the left of a batch that was written to, also if all was trimmed:"
     " prepare raises ValueError",
 )
+UNFINISHED = tuple(
+    Duty(
+        {"op": name, "states": ["announced"]},
+        f"{name} between prepare and finalize: PromptProcessingBatch.prompt calls both,"
+        " and the server removes and extracts requests between its calls",
+    )
+    for name in ("filter", "extract")
+)
 FULL_RINGS = (
     Duty(
         {"op": "trim", "rows": [1, None], "width - window": [0, None]},
@@ -240,7 +248,8 @@ def _kind(
     keeps all arrays. The memory is not compared, because padding is stored with the
     tokens.
     """
-    return Kind(frozenset(operations), config, inputs=inputs, duties=duties)
+    every = *duties, *UNFINISHED
+    return Kind(frozenset(operations), config, inputs=inputs, duties=every)
 
 
 def _backend(

@@ -19,7 +19,7 @@ from mlx_vlm.models.cache import (
     RotatingKVCache,
 )
 
-from lockstep.harness.backends import Backend, Kind
+from lockstep.harness.backends import Backend, Duty, Kind
 from lockstep.impl.peers.mlx_lm import ROUNDING, SHARE, Open, declare
 from lockstep.impl.peers.mlx_lm_batched import PADDED_LATE, PLAIN, RING, ROWS, STATE
 from lockstep.impl.peers.mlx_lm_layers import Config, RecurrentLayer
@@ -34,6 +34,12 @@ from lockstep.impl.peers.mlx_vlm_batches import (
 
 SAVING = {"save", "load"}
 GROUP_SIZE, BITS = 32, 8
+
+PADDED_ROW = Duty(
+    {"op": "extract", "states": ["announced"], "ended": [1, None]},
+    "extract between prepare and finalize, if a row may have padding:"
+    " PromptProcessingBatch stores a row as soon as it has its tokens",
+)
 
 
 def mlx_vlm_batched() -> Backend:
@@ -134,7 +140,8 @@ def _open_quantized(config: Config) -> Any:
 
 def _kind(operations: set[str], config: Mapping[str, Any], *duties: Any) -> Kind:
     """Declares a kind; see `mlx_lm_batched._kind`."""
-    return Kind(frozenset(operations), config, inputs="kept", duties=duties)
+    every = *duties, PADDED_ROW
+    return Kind(frozenset(operations), config, inputs="kept", duties=every)
 
 
 def _backend(

@@ -37,6 +37,7 @@ class CacheBatch(ABC):
             None if no padding is announced.
         coming: between `pad_right` and `finalize`, the number of tokens that each row
             will still get.
+        announced: the number of announced columns that have not come yet.
     """
 
     def __init__(self, rows: int) -> None:
@@ -45,6 +46,7 @@ class CacheBatch(ABC):
         self.lengths = (0,) * rows
         self.left: tuple[int, ...] | None = None
         self.coming: tuple[int, ...] | None = None
+        self.announced = 0
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -70,23 +72,24 @@ class CacheBatch(ABC):
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces how many tokens each row will get in the next updates. Columns after
-        these tokens are padding."""
+        these tokens are padding. As many columns come as the longest row gets tokens,
+        also if this row leaves."""
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(
                 f"pad_right: {list(lengths)} tokens for {len(self.lengths)} rows; give"
                 " one number for each row, at least 1"
             )
-        self.coming = tuple(map(index, lengths))
+        self.coming, self.announced = tuple(map(index, lengths)), index(max(lengths))
 
     def finalize(self) -> None:
         """Ends the padding on the right."""
-        if self.coming is None or any(self.coming):
+        if self.coming is None or self.announced:
             raise MisuseError(
                 "finalize: no padding was announced; call pad_right first"
                 if self.coming is None
-                else f"finalize: {list(self.coming)} announced tokens of the rows are"
-                " missing; update with them first"
+                else f"finalize: {self.announced} announced columns are missing; update"
+                " with them first"
             )
         self.coming = None
 
@@ -100,7 +103,7 @@ class CacheBatch(ABC):
 
     def count_tokens(self, length: int) -> tuple[int, ...]:
         """Returns, for each row, the number of tokens in the next `length` columns."""
-        most = None if self.coming is None else max(self.coming)
+        most = None if self.coming is None else self.announced
         if length < 1 or (most is not None and length > most):
             raise MisuseError(
                 f"update: {length} columns were given; give at least 1"
@@ -127,12 +130,13 @@ class CacheBatch(ABC):
         )
         return is_token
 
-    def advance(self, counts: Sequence[int]) -> None:
-        """Adds the tokens of an update to the length of each row."""
+    def advance(self, counts: Sequence[int], length: int) -> None:
+        """Adds `counts[row]` to the length of each row, after `length` columns."""
         self.lengths = add(self.lengths, counts)
         self.left = None
         if self.coming is not None:
             self.coming = add(self.coming, [-count for count in counts])
+            self.announced -= length
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens of each row.
@@ -153,7 +157,7 @@ class CacheBatch(ABC):
         self.check_counts(counts)
         if not self.may_roll_back(counts):
             return False
-        self.advance([-count for count in counts])
+        self.advance([-count for count in counts], 0)
         return True
 
     def check_counts(self, counts: Sequence[int]) -> None:
@@ -188,6 +192,8 @@ class CacheBatch(ABC):
         numbers = [index(row) for row in rows]
         self.keep(numbers)
         self.lengths = tuple(self.lengths[number] for number in numbers)
+        if self.coming is not None:
+            self.coming = tuple(self.coming[number] for number in numbers)
 
     def repeat(self, times: int) -> None:
         """Repeats each row `times` times; the copies are adjacent."""
@@ -239,8 +245,10 @@ class CacheBatch(ABC):
         self.lengths = (0,) * len(self.lengths)
 
     def check_rows(self, operation: str, rows: Sequence[int]) -> None:
-        """Raises MisuseError if no row is given, or a row number is out of range."""
-        self.check_settled(operation)
+        """Raises MisuseError if no row is given, or a row number is out of range, or
+        announced padding on the left has not arrived yet."""
+        if self.coming is None:
+            self.check_settled(operation)
         count = len(self.lengths)
         if not rows or any(row not in range(count) for row in rows):
             raise MisuseError(

@@ -81,7 +81,7 @@ class StateBatch(CacheBatch):
         counts = self.count_tokens(length)
         check_form(self.arrays, (conv, delta))
         self.store((conv, delta))
-        self.advance(counts)
+        self.advance(counts, length)
 
     def state(self) -> list[Arrays]:
         """Returns conv and delta of each row."""

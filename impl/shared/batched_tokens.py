@@ -132,7 +132,7 @@ class TokenBatch(CacheBatch):
             joined = self.concatenate(old, tokens)
         self.pool.reserve(arrays, self.lengths, counts)
         self.write(counts, arrays)
-        self.advance(counts)
+        self.advance(counts, shape[2])
         return joined or self.pool.read(*self.get_span())
 
     def get_span(self) -> Span:

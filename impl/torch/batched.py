@@ -65,9 +65,9 @@ class BatchedCache(TokenBatch):
     def get_ends(self) -> torch.Tensor:
         return self.get_lengths() + self.get_starts(self.pool.starts)
 
-    def advance(self, counts: Sequence[int]) -> None:
+    def advance(self, counts: Sequence[int], length: int) -> None:
         lengths = self.lengths
-        super().advance(counts)
+        super().advance(counts, length)
         last, count = self.device_lengths, counts[0]
         if last is not None and last[0] is lengths and min(counts) == max(counts):
             self.device_lengths = self.lengths, last[1] + count

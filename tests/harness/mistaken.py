@@ -104,7 +104,10 @@ LAYERS: dict[str, tuple[str, str, type, str, str, str]] = {
 
 BATCHES: dict[str, tuple[str, str, type, str, str, str]] = {
     "rows-stay-in-order": ("batch-kv", "mask", BatchedCache, "select",
-        "in numbers", "in sorted(numbers)"),
+        "].clone() for number in numbers", "].clone() for number in sorted(numbers)"),
+    # what was announced for the rows that left comes for the others
+    "announcements-stay-in-place": ("batch-kv", "mask", BatchedCache, "select",
+        "[self.coming[number] for number in numbers]", "self.coming[: len(numbers)]"),
     # a short row goes on to get tokens until the longest row has all
     "announcements-are-not-counted-down": ("batch-kv", "cut", BatchedCache, "update",
         "coming - len(row_tags) for coming, row_tags",

@@ -42,14 +42,36 @@ a state does not read padding
 what was announced has to come
     kv rows=2 | pad 1 3; finalize > error: finalize: what was announced is not there;
     add 2; add 2 > error: update: 1 columns are still announced; add 1; finalize
-between the announcement and the end only tokens come
+between the announcement and the end no tokens leave, and no rows come
     kv rows=2 | pad 1 2; pad 1 2 > error: the padding on the right was not finalized;
     trim 0 0 > error: the padding on the right was not finalized;
-    filter 0 > error: the padding on the right was not finalized;
-    extract 0 x > error: the padding on the right was not finalized;
+    batch c 1; extend b > error: the padding on the right was not finalized; use b;
+    extend c > error: the padding on the right was not finalized;
     clone c > error: the padding on the right was not finalized;
     free > error: the padding on the right was not finalized;
     add 2 left=[0,1] > error: update: 2 columns are still announced
+a row leaves before its padding comes, and the others go on
+    kv rows=3 | add 1; pad 3 1 2; add 1; filter 2 0; finalize > error: finalize: what was
+    announced is not there; add 2; finalize; holds > 3: 2 5 6 / 4: 0 3 7 8; add 1;
+    see 0 3 > 2 5 6 9
+the columns of the longest row come although it has left
+    kv rows=2 | pad 1 3; add 2; filter 0; finalize > error: finalize: what was announced
+    is not there; add 2 > error: update: 1 columns are still announced; add 1; finalize;
+    holds > 1: 0; add 1; see 0 1 > 0 3
+a row leaves before the first column
+    kv rows=2 | pad 1 3; filter 0; add 3; finalize; holds > 1: 0
+padding that the row that leaves would have got fills no window of the others
+    rotating rows=3 window=2 | add 2; pad 1 2 4; add 2; filter 1 0; add 2; finalize;
+    holds > 4: 7 8 / 3: 1 6; add 1; see 0 4 > 8 11
+a state is not padded by the columns of a row that has left
+    state rows=2 | pad 1 3; add 2; filter 0; add 1; finalize; holds > 1: 0
+a row that is copied gets what was announced for it
+    kv rows=2 | pad 1 2; add 1; select 1 1 0; add 1; finalize;
+    holds > 2: 1 2 / 2: 1 3 / 1: 0
+a row is taken out without padding, and with what has come
+    kv rows=2 | pad 1 4; add 3; extract 0 x; extract 1 y; says x > 1: 0;
+    says y > 3: 1 2 3; add 1; finalize; holds > 1: 0 / 4: 1 2 3 4; put x 1;
+    says x > 2: 0 5
 nothing is announced for nobody
     kv rows=2 | pad 1 > error: pad_right: lengths [1] of 2 rows;
     pad 0 1 > error: pad_right: lengths [0, 1] of 2 rows;

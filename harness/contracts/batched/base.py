@@ -57,6 +57,8 @@ class BatchedOperation(CacheOperation):
         renews: whether the events before the operation no longer count as abstract
             states.
         answers_each: whether the answer of a list contains one answer for each cache.
+        while_announced: whether the operation is legal from the announcement of padding
+            until `finalize`.
     """
 
     fields: ClassVar[Mapping[str, Schema]] = CACHE
@@ -64,6 +66,7 @@ class BatchedOperation(CacheOperation):
     happened: ClassVar[str] = ""
     renews: ClassVar[bool] = False
     answers_each: ClassVar[bool] = True
+    while_announced: ClassVar[bool] = False
 
     def get_answer(self, kind: str) -> Schema:
         return nest(self.answer) if kind == LIST and self.answers_each else self.answer
@@ -78,15 +81,16 @@ class BatchedOperation(CacheOperation):
         return None
 
     def draw(self, source: Source, model: BatchedModel) -> Op | None:
-        settled = model.list_settled()
-        return self.draw_for(source, model, source.pick(settled)) if settled else None
+        names = list(model.batches) if self.while_announced else model.list_settled()
+        return self.draw_for(source, model, source.pick(names)) if names else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws an invalid call: wrong fields, or any call while padding is announced."""
+        """Draws an invalid call: wrong fields, or any other call than those that are
+        legal while padding is announced."""
         if not model.batches:
             return None
         name = source.pick(list(model.batches))
-        if model.batches[name].coming is not None:
+        if model.batches[name].coming is not None and not self.while_announced:
             return self.draw_for(source, model, name)
         return self.draw_misuse_of(source, model, name)
 

@@ -88,7 +88,8 @@ class ListModel(BatchedModel):
         member.tag, member.reach, member.written = self.tag, self.reach, self.written
         for name, batch in self.batches.items():
             view = CountedBatch([get_part(row, number) for row in batch.rows])
-            view.coming, view.width = batch.coming, batch.width
+            view.coming, view.announced = batch.coming, batch.announced
+            view.width = batch.width
             member.put_batch(name, view)
         for name, cache in self.singles.caches.items():
             member.put_single(name, get_part(cache, number))

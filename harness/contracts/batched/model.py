@@ -122,7 +122,8 @@ FACTS: Mapping[str, str] = {
     "loaded": "1 if it was loaded and no padding on the right was announced since",
     "finalized": "how often padding on the right was ended since it was made",
     "coming": "columns that are still announced",
-    "ending": "the same of the row that gets the fewest of those that get some",
+    "ending": "the same of the row that gets the fewest tokens of those that get some; of"
+    " all rows if none gets any",
     "ended": "rows that have all their announced tokens",
     "padding": "columns of padding on the left of the update",
     "joined": "`written` of the batch that an extend adds",
@@ -320,7 +321,7 @@ class BatchedModel:
             facts = dict.fromkeys(FACTS, 0) | dict.fromkeys(names, cache.offset)
             return {**facts, "window": find_window(cache)}
         rows, coming = list(range(len(batch.rows))), batch.coming or []
-        pending = sorted(count for count in coming if count) or [0]
+        pending = min((count for count in coming if count), default=batch.announced)
         rows_left = list_kept(op, rows)
         return {
             "rows": len(rows),
@@ -334,8 +335,8 @@ class BatchedModel:
             "turned": batch.turned,
             "loaded": batch.is_loaded,
             "finalized": batch.finalized,
-            "coming": pending[-1],
-            "ending": pending[0],
+            "coming": batch.announced,
+            "ending": pending,
             "ended": coming.count(0),
             "padding": max(op.get("left") or [0]),
             "joined": self.batches[op["other"]].written if "other" in op else 0,

@@ -53,6 +53,7 @@ class Keeping(BatchedOperation):
     """Keeps some rows of a batch, in some order."""
 
     writes, weight, happened = True, 3, "rows-left"
+    while_announced = True
 
     def draw_wrong(self, source: Source, model: BatchedModel, name: str) -> Fields:
         rows = len(model.batches[name].rows)
@@ -60,7 +61,8 @@ class Keeping(BatchedOperation):
 
 
 class Filter(Keeping):
-    """Keeps these rows in this order; no row may be listed twice.
+    """Keeps these rows in this order; no row may be listed twice. Between `pad_right` and
+    `finalize`, what was announced for these rows still comes, and all announced columns.
 
     Answer: `offsets`: the offset of each row.
     """
@@ -114,7 +116,7 @@ class Repeat(BatchedOperation):
     name = "repeat"
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
-    writes = True
+    writes = while_announced = True
     text = "repeat each row {times} times"
     fields = {"times": integer(1, MOST_ROWS), **CACHE}
 
@@ -164,7 +166,7 @@ class Extend(BatchedOperation):
 
 
 class Extract(BatchedOperation):
-    """Copies one row into an independent single cache `into`.
+    """Copies the tokens of one row into an independent single cache `into`.
 
     Answer: `offset`.
     """
@@ -176,6 +178,7 @@ class Extract(BatchedOperation):
         "extract.list": ({"row": int}, {**messages.CACHE, **OFFSETS}),
     }
     answer = any_of(record(offset=NUMBER), USAGE)
+    while_announced = True
     text = "extract row {row} into {into}"
     fields = {"row": ROW, "into": CACHE_NAME, **CACHE}
 

@@ -100,7 +100,7 @@ STATES = (
     State("past-chunk", lambda case: case.past_chunk > 0, "chunks"),
     State("chunks-apart", Situation.is_apart, "chunks"),
 )
-EVENTS = "padded-left finalized rewind refusal rows-left extended stacked loaded cloned"
+EVENTS = "padded-left finalized rewind refusal extended stacked loaded cloned"
 RULES = (
     never(
         "needs a batch",
@@ -111,14 +111,15 @@ RULES = (
     only("tells what an update does", "padding-only turns", "update"),
     never(
         "an announcement and updates come before",
-        f"one-row row-empty {EVENTS} freed",
+        f"row-empty {EVENTS} freed",
         "finalize",
     ),
+    never("one row has no padding", "one-row", "finalize", unless="keeps-rows"),
     never("nobody reads then", "announced", "state size"),
     never("one row has no padding", "one-row", "pad_right"),
     only(
         "the padding has to end before anything else",
-        *("announced", "update finalize"),
+        *("announced", "update finalize filter select repeat extract"),
         unless="refuses",
     ),
     never("all that was announced has come", "empty", "finalize", unless="refuses"),

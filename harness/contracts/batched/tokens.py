@@ -146,7 +146,7 @@ class Update(OnEither):
     def draw_fields(self, source: Source, model: BatchedModel, name: str) -> Fields:
         batch = model.batches[name]
         if batch.coming is not None:
-            most = max(batch.coming)
+            most = batch.announced
             lengths = (most, 1, source.between(1, max(1, most)))
             return {"length": source.pick(lengths)} if most else None
         if max(batch.offsets) >= model.reach:
@@ -168,7 +168,7 @@ class Update(OnEither):
         if any(batch.offsets):
             wrong.append((2, [0] * rows))
         if batch.coming is not None:
-            wrong = [(max(batch.coming) + 1, None), (1, [0] * rows)]
+            wrong = [(batch.announced + 1, None), (1, [0] * rows)]
         if all(batch.offsets) and source.below(2):
             form = {"length": source.between(1, 2), "wrong": source.pick(WRONG)}
             return {"op": self.name, **form, "cache": name}
@@ -273,8 +273,8 @@ def get_row_tags(
 
 class PadRight(BatchedOperation):
     """Announces padding on the right: the next updates append `lengths[b]` tokens to row
-    b, and in total max(`lengths`) columns; then `finalize` follows. Engines make this
-    call only if some row has padding.
+    b, and in total max(`lengths`) columns, also if the longest row leaves; then
+    `finalize` follows. Engines make this call only if some row has padding.
 
     Answer: `offsets`; omitted until `finalize`.
     """
@@ -325,7 +325,7 @@ class Finalize(BatchedOperation):
         ready = [
             name
             for name, batch in model.batches.items()
-            if batch.coming is not None and not any(batch.coming)
+            if batch.coming is not None and not batch.announced
         ]
         return {"op": self.name, "cache": source.pick(ready)} if ready else None
 
@@ -338,7 +338,7 @@ class Finalize(BatchedOperation):
         wrong = [
             name
             for name, batch in model.batches.items()
-            if (batch.coming is None or any(batch.coming))
+            if (batch.coming is None or batch.announced)
             and len(batch.rows) > 1
             and not model.past[name]
             and (not batch.width or all(batch.offsets))

@@ -354,14 +354,19 @@ class BatchedShadow(RowShadow):
             self.put(step, [row[: len(row) - count] for row, count in pairs])
 
     def write_select(self, step: Step) -> None:
-        rows = self.get(step)
-        self.open(step.op["cache"], [rows[row] for row in step.op["rows"]])
+        self.keep(step, step.op["rows"])
 
     write_filter = write_select
 
     def write_repeat(self, step: Step) -> None:
-        rows = [row for row in self.get(step) for _ in range(step.op["times"])]
-        self.open(step.op["cache"], rows)
+        rows = range(len(self.get(step)))
+        self.keep(step, [row for row in rows for _ in range(step.op["times"])])
+
+    def keep(self, step: Step, numbers: Sequence[int]) -> None:
+        rows, coming = self.get(step), self.coming.get(step.op["cache"])
+        self.put(step, [rows[number] for number in numbers])
+        if coming is not None:
+            self.coming[step.op["cache"]] = [coming[number] for number in numbers]
 
     def write_extend(self, step: Step) -> None:
         self.put(step, [*self.get(step), *self.caches[step.op["other"]]])
