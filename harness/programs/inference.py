@@ -9,7 +9,7 @@ diverge, because a condition that is too wide would hide other failures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ def infer(operation: str, examples: Sequence[Example]) -> dict[str, Any]:
 
 def list_tests(examples: Sequence[Example]) -> list[Test]:
     """Returns the tests that hold for all diverging examples: of numbers, of states, of
-    differences, and of remainders."""
+    differences, of sums, and of remainders."""
     diverging = [example for example in examples if example.diverges]
     agreeing = [example for example in examples if not example.diverges]
     names = sorted(set.intersection(*(set(e.numbers) for e in diverging)))
@@ -93,10 +93,11 @@ def list_tests(examples: Sequence[Example]) -> list[Test]:
         name: np.array([e.numbers.get(name, np.nan) for e in diverging + agreeing])
         for name in names
     }
-    derived = {f"{a} - {b}": columns[a] - columns[b] for a, b in combinations(columns, 2)}
+    pairs = [(a, b, columns[a], columns[b]) for a, b in permutations(columns, 2)]
+    derived = {f"{a} - {b}": first - second for a, b, first, second in pairs if a < b}
+    derived |= {f"{a} + {b}": first + second for a, b, first, second in pairs if a < b}
     with np.errstate(all="ignore"):  # a remainder of 0 is nan
-        for a, b in permutations(columns, 2):
-            derived[f"{a} % {b}"] = np.mod(columns[a], columns[b])
+        derived |= {f"{a} % {b}": np.mod(first, second) for a, b, first, second in pairs}
     states = [
         Test("states", state, np.array([state in e.states for e in agreeing], bool))
         for state in sorted(frozenset.intersection(*(e.states for e in diverging)))

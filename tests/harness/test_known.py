@@ -143,6 +143,7 @@ def list_examples(text: str) -> list[Example]:
         ("+a3 +a3 -a3 -a4", {"a": [None, 3]}),
         ("+a1,s +a4,s,t -a2", {"states": ["s"]}),
         ("+a5,b5 +a12,b12 -a7,b8 -a10,b5 -a5,b10", {"a - b": [0, 0]}),
+        ("+a2,b6 +a7,b1 -a3,b4 -a5,b2 -a2,b5 -a6,b1", {"a + b": [8, None]}),
         ("+a6,b3 +a9,b3 -a6,b4 -a8,b3 -a7,b3 -a9,b4", {"a % b": [None, 0]}),
     ],
 )

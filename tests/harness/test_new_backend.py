@@ -174,7 +174,7 @@ def test_a_skeleton_is_completed_by_its_classes(
     write(tmp_path, name, "--kind", kind, "--arrays", "torch")
     path = tmp_path / f"{name}.py"
     views = 'lifetime="until-write", causal="upper-left"'
-    text = path.read_text().replace('lifetime="forever"', views)
+    text = path.read_text().replace("lifetime=LIFETIME", views)
     path.write_text(f"{text}\nfrom {cpu.__module__} import cpu\n{COMPLETE[kind]}")
     monkeypatch.syspath_prepend(tmp_path)
     backend = ("--backend", f"{name}:make", "--kind", kind)

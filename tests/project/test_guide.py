@@ -36,7 +36,7 @@ def test_every_step_of_the_guide_says_what_it_says(
             got = run(command)
             assert agrees(said, got), f"$ {command}\n{got}"
             taken += 1
-    assert taken == 14
+    assert taken == 21
 
 
 def test_the_session_of_the_readme_is_from_the_guide() -> None:
