@@ -8,7 +8,7 @@ diverge, because a condition that is too wide would hide other failures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ import numpy as np
 from lockstep.harness.contracts.contract import Contract
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.programs.condition import list_numbers
+
+Column = np.ndarray[Any, Any]
 
 
 class Example(NamedTuple):
@@ -50,42 +52,17 @@ class Test(NamedTuple):
 
     key: str
     value: Any
-    holds: np.ndarray[Any, Any]
+    holds: Column
 
 
 def infer(operation: str, examples: Sequence[Example]) -> dict[str, Any]:
-    """Infers a condition by choosing, again and again, the test that excludes most of the
-    agreeing examples which are still included. Then, a simpler test replaces each test,
-    if it excludes the same.
+    """Infers a condition from the numbers and states of examples; if these do not exclude
+    all agreeing examples, also from differences, sums and remainders of the numbers.
 
     Args:
         operation: the name of the operation.
         examples: at least one of them diverges.
     """
-    tests = list_tests(examples)  # the simplest first
-    included = np.ones(sum(not example.diverges for example in examples), bool)
-    chosen: list[Test] = []
-    while included.any():
-        best = min(tests, key=lambda test: np.count_nonzero(included & test.holds))
-        if (included & ~best.holds).any():
-            included &= best.holds
-            chosen.append(best)
-        else:
-            break
-    for test in list(chosen):
-        others = [other for other in chosen if other is not test]
-        left = np.all([np.ones_like(included), *(o.holds for o in others)], axis=0)
-        if (left == included).all():  # the others exclude what it excludes
-            chosen = others
-        else:
-            equal = (t for t in tests if ((left & t.holds) == included).all())
-            chosen = [*others, next(equal)]  # the simplest
-    return combine(operation, chosen)
-
-
-def list_tests(examples: Sequence[Example]) -> list[Test]:
-    """Returns the tests that hold for all diverging examples: of numbers, of states, of
-    differences, of sums, and of remainders."""
     diverging = [example for example in examples if example.diverges]
     agreeing = [example for example in examples if not example.diverges]
     names = sorted(set.intersection(*(set(e.numbers) for e in diverging)))
@@ -93,28 +70,69 @@ def list_tests(examples: Sequence[Example]) -> list[Test]:
         name: np.array([e.numbers.get(name, np.nan) for e in diverging + agreeing])
         for name in names
     }
+    tests = list_bounds(columns, len(diverging))
+    for state in sorted(frozenset.intersection(*(e.states for e in diverging))):
+        holds = np.array([state in example.states for example in agreeing], bool)
+        tests.append(Test("states", state, holds))
+    chosen, included = choose(tests, len(agreeing))
+    if included.any():
+        tests += list_bounds(derive(columns), len(diverging))
+        chosen, _ = choose(tests, len(agreeing))
+    return combine(operation, chosen)
+
+
+def derive(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Returns the differences, sums and remainders of all pairs of columns."""
     pairs = [(a, b, columns[a], columns[b]) for a, b in permutations(columns, 2)]
     derived = {f"{a} - {b}": first - second for a, b, first, second in pairs if a < b}
     derived |= {f"{a} + {b}": first + second for a, b, first, second in pairs if a < b}
     with np.errstate(all="ignore"):  # a remainder of 0 is nan
         derived |= {f"{a} % {b}": np.mod(first, second) for a, b, first, second in pairs}
-    states = [
-        Test("states", state, np.array([state in e.states for e in agreeing], bool))
-        for state in sorted(frozenset.intersection(*(e.states for e in diverging)))
-    ]
-    few = len(diverging)
-    return [*list_bounds(columns, few), *states, *list_bounds(derived, few)]
+    return derived
 
 
-def list_bounds(columns: Mapping[str, np.ndarray[Any, Any]], few: int) -> Iterator[Test]:
-    """Yields the two bounds of each column. few: the number of diverging examples, which
+def choose(tests: Sequence[Test], count: int) -> tuple[list[Test], Column]:
+    """Chooses, again and again, the test that excludes most of the agreeing examples
+    which are still included. Then, a simpler test replaces each test, if it excludes the
+    same.
+
+    Args:
+        tests: the simplest first.
+        count: the number of agreeing examples.
+
+    Returns:
+        The chosen tests, and for each agreeing example whether they all hold.
+    """
+    chosen: list[Test] = []
+    included = np.ones(count, bool)
+    while included.any():
+        best = min(tests, key=lambda test: np.count_nonzero(included & test.holds))
+        if (included & best.holds).sum() == included.sum():
+            break
+        included &= best.holds
+        chosen.append(best)
+    for test in list(chosen):
+        others = [other for other in chosen if other is not test]
+        left = np.all([np.ones_like(included), *(o.holds for o in others)], axis=0)
+        if (left == included).all():  # the others exclude what it excludes
+            chosen = others
+        else:
+            equal = (t for t in tests if ((left & t.holds) == included).all())
+            chosen = [*others, next(equal)]
+    return chosen, included
+
+
+def list_bounds(columns: Mapping[str, Column], few: int) -> list[Test]:
+    """Returns the two bounds of each column. few: the number of diverging examples, which
     come first."""
+    tests = []
     for name, column in columns.items():
         seen, others = column[:few], column[few:]
         if not np.isnan(seen).any():  # a comparison with nan is False, as with null
             low, high = int(seen.min()), int(seen.max())
-            yield Test(name, [low, None], others >= low)
-            yield Test(name, [None, high], others <= high)
+            tests.append(Test(name, [low, None], others >= low))
+            tests.append(Test(name, [None, high], others <= high))
+    return tests
 
 
 def combine(operation: str, tests: Sequence[Test]) -> dict[str, Any]:
