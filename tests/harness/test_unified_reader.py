@@ -51,6 +51,7 @@ def test_keys_are_those_of_the_reference(dtype: str) -> None:
             wanted = np.array(rotate(plain, position, 10_000))
             assert np.abs(keys[0, head, row] - wanted).max() <= 1.5 * UNIT[dtype]
             assert (values[0, head, row] == reader.values.vectors[0, head, tag]).all()
+        assert (reader.get_key((position, tag)) == keys[0, :, row]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
