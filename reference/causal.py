@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from .batch import (
     Batch,
@@ -221,11 +222,11 @@ class CausalCache:
         window_begin = max(0, position - self.window)
         return window_begin >= min(stored) and position <= max(stored) + 1
 
-    def save(self) -> list[SharedToken]:
+    def save(self) -> Any:
         """Returns the content, for `load`."""
         return list(self.tokens)
 
-    def load(self, saved: Sequence[SharedToken]) -> None:
+    def load(self, saved: Any) -> None:
         """Replaces the content by the result of `save`."""
         self.close()
         self.tokens = list(saved)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .batch import Batch, check_copy, check_position, check_range
 from .errors import NotSupported
@@ -126,3 +126,12 @@ class EncoderCache:
     def can_resume(self, sequence: int, position: int) -> bool:
         check_position(sequence, position, self.sequences)
         return True
+
+    def save(self) -> Any:
+        """Returns the content, for `load`."""
+        return list(self.history)
+
+    def load(self, saved: Any) -> None:
+        """Replaces the content by the result of `save`."""
+        self.close()
+        self.history = list(saved)

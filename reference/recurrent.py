@@ -4,7 +4,9 @@ cut."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from math import inf
+from typing import Any
 
 from .batch import Batch, check_range
 from .causal import CausalCache
@@ -178,6 +180,15 @@ class RecurrentCache(CausalCache):
             self.slots.pop(sequence, None)
         elif cut:
             self.slots[sequence] = Slot(earlier[-1], earlier)
+
+    def save(self) -> Any:
+        """Returns the tokens, the states and their checkpoints; shared states stay so."""
+        return super().save(), deepcopy(self.slots)
+
+    def load(self, saved: Any) -> None:
+        tokens, slots = saved
+        super().load(tokens)
+        self.slots = deepcopy(slots)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Returns whether a pass can begin at `position`.

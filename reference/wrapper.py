@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import product
+from typing import Any
 
 from .batch import Batch, check_copy, check_range
 from .causal import CausalCache
@@ -89,6 +90,15 @@ class WrapperCache:
         """Returns True if every cache can resume at this position."""
         answers = {cache.can_resume(sequence, position) for cache in self.caches}
         return False not in answers
+
+    def save(self) -> Any:
+        """Returns the content of all caches, for `load`."""
+        return [cache.save() for cache in self.caches]
+
+    def load(self, saved: Any) -> None:
+        """Replaces the content of all caches by the result of `save`."""
+        for cache, content in zip(self.caches, saved, strict=True):
+            cache.load(content)
 
     def each(self, ask: Callable[[Cache], None]) -> None:
         """Calls `ask` with each cache in order; stops at the first error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,3 +28,26 @@ def states_copied_in_place(cache: Any) -> None:
         copy_slots(sources, targets)
 
     cache.copy_slots = copy_in_place
+
+
+@mistake("recurrent", 4, "llama.cpp#27813, #25913")
+def states_saved_alone(cache: Any) -> None:
+    """The states are saved without their checkpoints, so nothing before their end can be
+    reused."""
+    save = cache.save
+
+    def save_alone() -> Any:
+        saved = save()
+        states = [state._replace(checkpoints=()) for state in saved.states]
+        return replace(saved, states=states)
+
+    cache.save = save_alone
+
+
+@mistake("recurrent", 5)
+def states_loaded_apart(cache: Any) -> None:
+    """Of sequences that share a state, only the first gets it back."""
+    load = cache.slots.load
+    cache.slots.load = lambda states: load(
+        [state._replace(owners=state.owners[:1]) for state in states]
+    )

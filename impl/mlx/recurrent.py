@@ -75,6 +75,13 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
             rows = mx.take(conv, index, 0), mx.take(delta, index, 0)
             self.write_slots(layer, targets, *rows)
 
+    def copy_slot(self, slot: int) -> dict[int, Pair]:
+        pairs = enumerate(zip(self.conv, self.delta, strict=True))
+        return {
+            layer: make_compact((conv[slot], delta[slot]))
+            for layer, (conv, delta) in pairs
+        }
+
     def restore_slot(self, slot: int, arrays: dict[int, Pair]) -> None:
         for layer, (conv, delta) in arrays.items():
             self.write_slots(layer, [slot], conv, delta)

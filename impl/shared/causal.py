@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from lockstep.impl.shared.batch import (
 from lockstep.impl.shared.cells import FEW, Cells
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError, SharedError
 from lockstep.impl.shared.mask_line import Sight
+from lockstep.impl.shared.slots import SavedSlot
 
 Form = tuple[int, int, int]
 """heads, key_dim, value_dim"""
@@ -120,14 +121,16 @@ class Saved:
         arrays: keys and values of these cells; None before the first put.
         form: heads and dimensions of the arrays; None before the first put.
         written: for each layer, whether it was put.
-        limits: sequences, window, memory, chunk and whether keys can be rotated.
+        limits: the sizes that must be the same in a cache that loads the content.
+        states: the states of a recurrent cache; see `impl.shared.slots`.
     """
 
     table: Ints
     arrays: Any
     form: Form | None
     written: Sequence[bool]
-    limits: tuple[Any, ...]
+    limits: Mapping[str, Any]
+    states: Sequence[SavedSlot] = ()
 
 
 class CausalCacheBase(ABC):
@@ -285,6 +288,9 @@ class CausalCacheBase(ABC):
         if self.form is None:
             self.allocate(*form)
             self.form = form
+        self.check_form(form)
+
+    def check_form(self, form: Form | None) -> None:
         if self.form != form:
             raise MisuseError(
                 f"heads, key_dim and value_dim are {form}, but must be {self.form}, as"
@@ -358,10 +364,30 @@ class CausalCacheBase(ABC):
         table = self.cells.table[:, used]
         return Saved(table, arrays, self.form, tuple(self.written), self.get_limits())
 
-    def get_limits(self) -> tuple[Any, ...]:
+    def get_limits(self) -> Mapping[str, Any]:
         """Returns what a cache must have in common with a save that it loads."""
-        limits = self.sizes.sequences, self.window, self.memory, self.chunk
-        return (*limits, self.can_shift)
+        return {
+            "layers": self.layers,
+            "sequences": self.sizes.sequences,
+            "window": self.window,
+            "memory": self.memory,
+            "chunk": self.chunk,
+            "shift": self.can_shift,
+        }
+
+    def check_load(self, saved: Saved) -> None:
+        """Raises MisuseError if the saved cache had other sizes than this cache."""
+        for name, mine in self.get_limits().items():
+            its = saved.limits.get(name)
+            if its != mine:
+                raise MisuseError(f"load: {name} was {its}, but is {mine} here")
+        if saved.table.shape[1] > self.cells.count:
+            raise MisuseError(
+                f"load: {saved.table.shape[1]} cells were saved, but this cache has"
+                f" only {self.cells.count}; open it with the sizes of the saved cache"
+            )
+        if None not in (saved.form, self.form):
+            self.check_form(saved.form)
 
     def load(self, saved: Saved) -> None:
         """Replaces the content by the result of `save` of a cache with the same sizes.
@@ -369,18 +395,7 @@ class CausalCacheBase(ABC):
         Raises:
             MisuseError: the other cache had other sizes. Nothing changes.
         """
-        mine = (self.layers, *self.get_limits())
-        its = (len(saved.written), *saved.limits)
-        if its != mine:
-            raise MisuseError(
-                f"load: layers, sequences, window, memory, chunk and shift were {its};"
-                f" here they are {mine}"
-            )
-        if saved.table.shape[1] > self.cells.count:
-            raise MisuseError(
-                f"load: {saved.table.shape[1]} cells were saved, but this cache has"
-                f" only {self.cells.count}; open it with the sizes of the saved cache"
-            )
+        self.check_load(saved)
         if saved.form is not None:
             self.fix_form(saved.form)
         self.close()

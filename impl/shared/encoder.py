@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lockstep.impl.shared.batch import PassRows, check_copy, check_position, check_range
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
 from lockstep.impl.shared.memory import Arrays
+
+
+class SavedImage(NamedTuple):
+    """K and V of the image by layer, whether it is cached, and its position."""
+
+    stored: Mapping[int, Arrays]
+    cached: bool
+    position: int
 
 
 class EncoderCacheBase:
@@ -86,6 +94,11 @@ class EncoderCacheBase:
                 image.
         """
         self.check_open()
+        self.check_shapes(layer, keys, values)
+        if self.accept():
+            self.stored[layer] = self.keep(self.stored.get(layer), (keys, values))
+
+    def check_shapes(self, layer: int, keys: Any, values: Any) -> None:
         old = self.stored.get(layer)
         if old is not None and (old[0].shape, old[1].shape) != (keys.shape, values.shape):
             raise MisuseError(
@@ -93,8 +106,6 @@ class EncoderCacheBase:
                 f" have {list(old[0].shape)} and {list(old[1].shape)}, as in the first"
                 f" put into layer {layer}"
             )
-        if self.accept():
-            self.stored[layer] = self.keep(old, (keys, values))
 
     def get(self, layer: int) -> Arrays | None:
         """Returns the last K and V that were put; None if nothing is cached."""
@@ -125,6 +136,24 @@ class EncoderCacheBase:
         """Counts the bytes of the stored arrays."""
         arrays = [array for pair in self.stored.values() for array in pair]
         return {"bytes": sum(array.nbytes for array in arrays)}
+
+    def save(self) -> SavedImage:
+        """Returns a copy of the image."""
+        stored = {layer: self.keep(None, pair) for layer, pair in self.stored.items()}
+        return SavedImage(stored, self.cached, self.position)
+
+    def check_load(self, saved: SavedImage) -> None:
+        """Raises MisuseError if the saved image has other shapes than the first put."""
+        for layer, pair in saved.stored.items():
+            self.check_shapes(layer, *pair)
+
+    def load(self, saved: SavedImage) -> None:
+        """Replaces the image by the result of `save`."""
+        self.check_load(saved)
+        self.close()
+        self.cached, self.position = saved.cached, saved.position
+        for layer, pair in saved.stored.items():
+            self.stored[layer] = self.keep(None, pair)
 
     def check_open(self) -> None:
         if not self.is_open:

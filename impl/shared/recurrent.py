@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lockstep.impl.shared.batch import PassRows, check_range
-from lockstep.impl.shared.causal import CausalCacheBase, Sizes
+from lockstep.impl.shared.causal import CausalCacheBase, Saved, Sizes
 from lockstep.impl.shared.errors import MisuseError, NotSupportedError
-from lockstep.impl.shared.slots import Checkpoint, Slots
+from lockstep.impl.shared.slots import Checkpoint, SavedSlot, Slots
 
 
 class RecurrentCacheBase(CausalCacheBase):
@@ -38,6 +39,7 @@ class RecurrentCacheBase(CausalCacheBase):
     ) -> None:
         super().__init__(sizes, layers, **options)
         self.slots = slots
+        self.shapes = {"conv": tuple(conv), "delta": tuple(delta)}
         self.make_states(conv, delta)
 
     @abstractmethod
@@ -145,6 +147,22 @@ class RecurrentCacheBase(CausalCacheBase):
         checkpoint = self.slots.find(sequence, position - 1)
         return slot.position == position - 1 or checkpoint is not None
 
+    def save(self) -> Saved:
+        states = [
+            SavedSlot(owners, slot.position, slot.checkpoints, self.copy_slot(slot.index))
+            for slot, owners in self.slots.list_owners()
+        ]
+        return replace(super().save(), states=states)
+
+    def get_limits(self) -> Mapping[str, Any]:
+        return {**super().get_limits(), "slots": self.slots.count, **self.shapes}
+
+    def load(self, saved: Saved) -> None:
+        super().load(saved)
+        indexes = self.slots.load(saved.states)
+        for index, state in zip(indexes, saved.states, strict=True):
+            self.restore_slot(index, state.arrays)
+
     def list_arrays(self) -> list[Any]:
         slots = self.slots.assigned.values()
         checkpoints = {
@@ -175,6 +193,10 @@ class RecurrentCacheBase(CausalCacheBase):
     @abstractmethod
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies slots, in all layers."""
+
+    @abstractmethod
+    def copy_slot(self, slot: int) -> dict[int, Any]:
+        """Returns a copy of a slot, by layer."""
 
     @abstractmethod
     def restore_slot(self, slot: int, arrays: dict[int, Any]) -> None:

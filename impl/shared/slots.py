@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.impl.shared.errors import CacheFullError
 
@@ -41,6 +41,16 @@ class Slot:
     position: int = -1
     owners: int = 1
     checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+class SavedSlot(NamedTuple):
+    """A saved state: the sequences that share it, its position, its checkpoints, and its
+    arrays by layer."""
+
+    owners: Sequence[int]
+    position: int
+    checkpoints: Sequence[Checkpoint]
+    arrays: dict[int, Any]
 
 
 class Slots:
@@ -158,3 +168,26 @@ class Slots:
             slot.owners -= 1
             if slot.owners == 0:
                 self.free.append(slot.index)
+
+    def list_owners(self) -> list[tuple[Slot, list[int]]]:
+        """Lists each slot that is in use, with its sequences."""
+        assigned = self.assigned.items()
+        return [
+            (slot, [owner for owner, shared in assigned if shared is slot])
+            for slot in dict.fromkeys(self.assigned.values())
+        ]
+
+    def load(self, states: Sequence[SavedSlot]) -> list[int]:
+        """Replaces all slots by saved states.
+
+        Returns:
+            For each state, the index of the slot to fill.
+        """
+        for owner in list(self.assigned):
+            self.drop(owner)
+        indexes = []
+        for owners, position, checkpoints, _ in states:
+            slot = Slot(self.free.pop(), position, len(owners), [*checkpoints])
+            self.assigned.update(dict.fromkeys(owners, slot))
+            indexes.append(slot.index)
+        return indexes

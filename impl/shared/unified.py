@@ -31,8 +31,8 @@ OPERATIONS: Mapping[str, frozenset[str]] = {
     "swa-memory": frozenset({*POOL, "open"}),
     "chunked": frozenset(POOL),
     "encoder": frozenset({*ALWAYS, "put"}),
-    "wrapper": frozenset({*ALWAYS, "put"}),
-    "recurrent": frozenset({*ALWAYS, "put"}),
+    "wrapper": frozenset(POOL),
+    "recurrent": frozenset(POOL),
 }
 
 CONFIG: Mapping[str, tuple[Any, ...]] = {

@@ -73,6 +73,23 @@ class WrapperCache:
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
+    def save(self) -> list[Any]:
+        """Returns a copy of the content of all caches."""
+        return [cache.save() for cache in self.caches]
+
+    def load(self, saved: Sequence[Any]) -> None:
+        """Replaces the content of all caches by the result of `save`, or of none if a
+        cache refuses."""
+        if len(saved) != len(self.caches):
+            raise MisuseError(
+                f"load: {len(saved)} caches were saved, but here are {len(self.caches)}"
+            )
+        pairs = [*zip(self.caches, saved, strict=True)]
+        for cache, content in pairs:
+            cache.check_load(content)
+        for cache, content in pairs:
+            cache.load(content)
+
     def held(self) -> dict[str, int]:
         """Returns the sum of the memory that the caches hold."""
         total: Counter[str] = Counter()

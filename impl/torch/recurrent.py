@@ -76,6 +76,12 @@ class RecurrentCache(RecurrentCacheBase, CausalCache):
         self.conv[:, new] = self.conv[:, old]
         self.delta[:, new] = self.delta[:, old]
 
+    def copy_slot(self, slot: int) -> dict[int, Pair]:
+        return {
+            layer: (self.conv[layer, slot].clone(), self.delta[layer, slot].clone())
+            for layer in range(self.layers)
+        }
+
     def restore_slot(self, slot: int, arrays: dict[int, Pair]) -> None:
         for layer, (conv, delta) in arrays.items():
             self.conv[layer, slot] = conv

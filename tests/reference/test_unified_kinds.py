@@ -145,6 +145,14 @@ to reserve for an uneven batch is refused, too, and changes nothing
 an uneven batch is refused for all
     wrapper (causal) (recurrent) sequences=2 | forward 0 1 0@1 > not-supported;
     get > usage; forward 0 0@1 > 0:3 / 0:4 + 0:3 / 0:4 [3] [4]
+what was saved comes back in all of them, and so does an image
+    wrapper (encoder) (swa window=1) (recurrent) | forward 0 1 multimodal=[0] >
+    image 2 3 4 + 0 / 0 1 + 0 / 0 1 [0 1]; save x; forward 2 multimodal=[0] >
+    image 6 7 8 + 1 2:5 + 0 1 2:5 [0 1 5]; load x;
+    forward 2 > image 2 3 4 + 1 2:9 + 0 1 2:9 [0 1 9]
+what may have made room or not is not saved
+    wrapper (swa window=1) (causal capacity=4) | forward 0 1 2 3 > 0 / 0 1 / 1 2 / 2 3 + 0
+    / 0 1 / 0 1 2 / 0 1 2 3; forward 4 > cache-full; save x > not known
 # --- states
 a state reads on, and begins with nothing
     recurrent | forward 0 1 > 0 / 0 1 [0 1]; forward 2 > 0 1 2 [0 1 2]; get > 0 1 2
@@ -198,6 +206,14 @@ with them the end can go where one stands, exactly
     remove 0 2 3 > not-supported; remove 0 3 end; forward 3 > 0 1 2 3:5 [0 1 2 5];
     remove 0 3 end; forward 3 > 0 1 2 3:6 [0 1 2 6]
     # a pass went on over 3; the checkpoint at 1 was the third last
+what was saved has its states again, and their checkpoints
+    recurrent interval=1 checkpoints=2 | forward 0 1 > 0 / 0 1 [0 1];
+    forward 2 > 0 1 2 [0 1 2]; save x; forward 3 > 0 1 2 3 [0 1 2 3]; remove 0 0 end;
+    load x; resume 0 2 > yes; resume 0 1 > no; forward 3 > 0 1 2 3:4 [0 1 2 4];
+    load x fresh=True; remove 0 2 end; forward 2 > 0 1 2:5 [0 1 5]
+what was shared is shared again
+    recurrent sequences=3 slots=2 | forward 0 > 0 [0]; copy 0 1 1; save x; remove 1 0 end;
+    forward 0@1 > 0:1 [1]; load x; forward 1@1 > 0 1:2 [0 2]; forward 1@2 > cache-full
 it stands at the highest position that was read, whatever came last
     recurrent interval=1 checkpoints=2 | forward 1 0 > 0:1 1:0 / 0:1 [0 1];
     resume 0 2 > yes; resume 0 1 > no; forward 2 > 0:1 1:0 2 [0 1 2];

@@ -32,6 +32,7 @@ ANSWERS: Mapping[str, Answer] = {
     "no": {"result": False},
     "no image": {"cached": False, "stored": None},
     "nothing saved": {"skipped": "nothing was saved as y"},
+    "not known": {"skipped": "after a refusal, its content is not known"},
     **{e: {"error": e} for e in ("cache-full", "not-supported", "shared", "usage")},
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
 from lockstep.harness.contracts.operation import (
@@ -222,10 +222,11 @@ NEVER = Turns()
 
 
 class Saved(NamedTuple):
-    """Saved content: the tokens, and how often each key was rotated."""
+    """Saved content: what the cache saved, and `turns` and `fixed` of the model."""
 
-    tokens: Sequence[SharedToken]
-    turns: Mapping[int, Turns]
+    content: Any
+    turns: Sequence[Mapping[int, Turns]]
+    fixed: Collection[int]
 
 
 class UnifiedModel:
@@ -415,13 +416,12 @@ class UnifiedModel:
             open_part(member)
 
     def save(self) -> Saved:
-        (member,) = self.causal
-        return Saved(member.save(), dict(self.turns[0]))
+        return Saved(self.cache.save(), deepcopy(self.turns), {*self.fixed})
 
     def load(self, saved: Saved, fresh: bool) -> None:
-        (member,) = self.causal
-        member.load(saved.tokens)
-        self.turns[0] = dict(saved.turns)
+        self.cache.load(saved.content)
+        self.turns = [dict(turns) for turns in saved.turns]
+        self.fixed = {*saved.fixed} | (set() if fresh else self.fixed)
         self.past.add("loaded")
         self.close()
 

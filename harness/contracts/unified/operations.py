@@ -209,21 +209,24 @@ CONTENTS = ("x", "y")
 SAVED: Schema = {**NAME, NAMES: "saved"}
 
 
+SAVING = (*CAUSAL, "recurrent", "wrapper")
+
+
 class Save(UnifiedOperation):
-    """Stores all content as `into`."""
+    """Stores all content as `into`: tokens, states with their checkpoints, an image."""
 
     name, weight = "save", 2
     effect = Effect.MOVES
     messages = {"save": ({}, messages.SAVED)}
     answer = schemas.NOTHING
     text = "save all as {into}"
-    kinds = CAUSAL
+    kinds = SAVING
     fields: ClassVar[Mapping[str, Schema]] = {"into": SAVED}
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
-        if model.config["kind"] not in CAUSAL:
-            return f"a {model.config['kind']} cache is not saved"
-        return None
+        if model.config["kind"] not in SAVING:
+            return f"caches of the kind {model.config['kind']} are not saved"
+        return "after a refusal, its content is not known" if model.others else None
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
         return {"op": self.name, "into": source.pick(CONTENTS)}
@@ -253,7 +256,7 @@ class Load(UnifiedOperation):
     effect = Effect.MOVES
     messages = {"load": (messages.SAVED, {})}
     answer = schemas.NOTHING_OR_USAGE
-    kinds = CAUSAL
+    kinds = SAVING
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "from": SAVED,

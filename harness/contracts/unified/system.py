@@ -32,6 +32,7 @@ from lockstep.harness.contracts.unified.model import (
     UnifiedModel,
     get_tokens,
     list_fed,
+    list_part_configs,
 )
 from lockstep.harness.contracts.unified.reader import Attention, PositionReader, View
 from lockstep.harness.core.errors import Broken
@@ -113,10 +114,14 @@ class UnifiedSystem(System):
         config = {**self.config, **sizes}
         source = self.backend.open(config)
         source.forward([0], [0], [], [], False)
-        for layer in range(config["layers"]):
-            pair = make_zeros({**config, "rows": 1, "value_heads": config["heads"]}, 4)
-            put = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
-            source.put(layer, *put)
+        for which, member in enumerate(list_part_configs(config)):
+            part = source.of(which) if config["kind"] == "wrapper" else source
+            for layer in range(config["layers"] if member["kind"] != "encoder" else 0):
+                pair = make_zeros(
+                    {**config, "rows": 1, "value_heads": config["heads"]}, 4
+                )
+                put = (self.arrays.from_numpy(array, config["dtype"]) for array in pair)
+                part.put(layer, *put)
         return self.ask(lambda: self.cache.load(source.save()))
 
     # --- a pass -------------------------------------------------------------------------
