@@ -7,6 +7,7 @@ Names that tests import from this module are imported when they are first used:
     examples    gives a Hypothesis test the programs that failed before
     parse       makes a program from its document
     record      records the operations of a running engine as programs
+    Form        the backend and the config of a cache that `record` does not know
     Diverged    a backend and the reference differ
     Backend, Kind, Unavailable    for the declaration of a backend
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lockstep.harness.backends import Backend, Kind, Unavailable
     from lockstep.harness.cli.library import (
         Diverged,
+        Form,
         examples,
         parse,
         programs,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Diverged",
+    "Form",
     "Kind",
     "Unavailable",
     "examples",

@@ -245,7 +245,7 @@ class Scribe:
     def call(self, cache: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Makes a call, and records it if the engine makes it."""
         is_heard = self.is_heard(cache)
-        note_call = self.copy if name == DEEPCOPY else getattr(self, name)
+        note_call = self.copy if name == DEEPCOPY else self.get_note(name)
         then: Then = self.attempt(name, note_call, *args, **kwargs) if is_heard else None
         try:
             with self.working(cache):
@@ -260,6 +260,11 @@ class Scribe:
         if then is not None:
             self.attempt(f"the result of {name}", then, result)
         return result
+
+    def get_note(self, name: str) -> Callable[..., Then]:
+        """Returns the function that notes the calls of a method."""
+        note: Callable[..., Then] = getattr(self, name)
+        return note
 
     def attempt(
         self, noted: str, note: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -314,6 +319,48 @@ def make_anew(plain: type, *arguments: Any) -> Any:
     """Replaces `copyreg.__newobj__`, which refuses to pickle an object whose class was
     changed."""
     return plain.__new__(plain, *arguments)
+
+
+Calls = Mapping[str, Callable[..., Mapping[str, Any] | None]]
+"""Name of a method → a function that gets the arguments of a call before the method does,
+and returns the operation without its cache; None for a call that only reads."""
+
+
+class Listed(Scribe):
+    """Notes the calls of a table. A subclass sets the table and `calls`."""
+
+    table: ClassVar[Calls] = {}
+
+    def get_note(self, name: str) -> Callable[..., Then]:
+        def note(*args: Any, **kwargs: Any) -> Then:
+            op = self.table[name](*args, **kwargs)
+            if op is not None:
+                self.note(**op)
+            return None
+
+        return note
+
+
+def record_calls(
+    layers: Sequence[Any],
+    form: Form,
+    calls: Calls,
+    open_tape: Callable[[str, Form], Tape],
+) -> None:
+    """Records the calls of a table on empty caches of one form.
+
+    Raises:
+        UsageError: a cache lacks a method of the table, or is already recorded.
+    """
+    scribe = type("Listed", (Listed,), {"table": calls, "calls": tuple(calls)})
+    for number, layer in enumerate(layers):
+        if get_scribe(layer) is not None:
+            raise UsageError(f"layer {number} is recorded already")
+        for name in calls:
+            if not callable(getattr(layer, name, None)):
+                raise UsageError(f"calls: a {type(layer).__name__} has no method {name}")
+        tape = open_tape(f"layer {number}", form)
+        scribe(layer, [tape], tape.choose_name())
 
 
 SCRIBE = "lockstep_scribe"

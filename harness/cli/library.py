@@ -24,6 +24,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from lockstep.harness.backends.backend import Backend, get_environment
+from lockstep.harness.backends.recorder import Calls, Form, record_calls
 from lockstep.harness.cli.project import load_project
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.core.document import get_named
@@ -40,6 +41,7 @@ from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.generate.hypothesis import LEAST, make_strategy
 from lockstep.harness.programs.ledger import Entry, load_ledger, why_unsupported
 from lockstep.harness.programs.program import (
+    FORMAT,
     Divergence,
     Program,
     parse_program,
@@ -337,7 +339,12 @@ def shorten(
 # --- a running engine -------------------------------------------------------------------
 
 
-def record(cache: Any, path: str | Path) -> Recording:
+def record(
+    cache: Any,
+    path: str | Path,
+    form: Form | None = None,
+    calls: Calls | None = None,
+) -> Recording:
     """Records the operations of a running engine on its cache, as programs to replay.
 
     The cache remains the same object, and records its operations until the recording is
@@ -351,14 +358,29 @@ def record(cache: Any, path: str | Path) -> Recording:
             layer.
         path: a program file, such as ``run.json``, if all layers have the same form;
             otherwise a folder, which gets a file for each form.
+        form: for a cache of another library: the backend that replays the program, the
+            contract, and the config of the cache. Pass an empty cache, or the list of the
+            caches of equal layers.
+        calls: with `form`: name of a method of the cache → a function that gets the
+            arguments of a call, and returns its operation, such as
+            ``lambda keys, values: {"op": "update", "length": keys.shape[2]}``.
 
     Raises:
-        UsageError: no recorder supports the cache, the cache is not empty, or the path
-            already has a recording.
+        UsageError: no recorder supports the cache, the cache is not empty, the path
+            already has a recording, or form and calls do not fit the cache.
     """
+    if (form is None) != (calls is None):
+        raise UsageError("record: give form and calls together")
+    if form is not None:
+        program = {"format": FORMAT, "contract": form.contract, "ops": []}
+        parse_program({**program, "config": {**form.config}}, "form")  # raises
     recording = Recording(Path(path), why_not_replayed)
     try:
-        find_recorder(cache)(cache, recording)
+        if form is None or calls is None:
+            find_recorder(cache)(cache, recording)
+        else:
+            layers = cache if isinstance(cache, list | tuple) else [cache]
+            record_calls(layers, form, calls, recording.open_tape)
     except BaseException:
         recording.abandon()
         raise

@@ -42,7 +42,8 @@ def find_recorder(cache: Any) -> Callable[[Any, Recording], None]:
     known = ", ".join(sorted(entries)) or "none"
     raise UsageError(
         f"nothing records a cache of class {type(first).__name__}; there are recorders"
-        f" of: {known}. Pass what the engine keeps: a cache, or the list of its layers"
+        f" of: {known}. Pass what the engine keeps: a cache, or the list of its layers;"
+        " for other libraries, also pass form and calls"
     )
 
 

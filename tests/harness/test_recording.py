@@ -13,6 +13,7 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lockstep
@@ -516,6 +517,75 @@ def test_only_caches_of_libraries_with_a_recorder_are_recorded(path: Path) -> No
     for cache in (Cache(), [], [[3]], None):
         with pytest.raises(UsageError, match="nothing records a cache of class"):
             lockstep.record(cache, path)
+
+
+class Library:
+    """A numpy cache whose methods have names of their own."""
+
+    def __init__(self) -> None:
+        self.kept = np.zeros((1, 2, 0, 4))
+
+    def append(self, keys: Any, *, copy: bool = False) -> Any:
+        self.kept = np.concatenate([self.kept, keys], axis=2)
+        return self.kept
+
+    def stop(self, left: int) -> None:
+        """Has the name of a method of `Scribe`."""
+        self.kept = self.kept[:, :, :left]
+
+    def clear(self) -> None:
+        self.kept = self.kept[:, :, :0]
+
+
+CALLS: dict[str, Any] = {
+    "append": lambda keys, **_: {"op": "update", "length": keys.shape[2]},
+    "stop": lambda left: {"op": "trim", "count": 3 - left} if left < 3 else None,
+}
+OF_LIBRARY = lockstep.Form("torch-cpu", "layer", {"kind": "kv", "heads": 2})
+
+
+def test_a_table_of_calls_records_any_cache(path: Path) -> None:
+    caches = [Library(), Library()]
+    with lockstep.record(caches, path, OF_LIBRARY, CALLS) as recording:
+        for cache in caches:
+            assert cache.append(np.ones((1, 2, 3, 4)), copy=True).shape[2] == 3
+            cache.stop(3)
+            cache.stop(left=1)
+    assert recording.lines == []
+    (program,) = load_programs(path)
+    assert program.config["heads"] == 2
+    wanted = [{"op": "update", "length": 3}, {"op": "trim", "count": 2}]
+    assert program.to_json()["ops"] == wanted
+    assert lockstep.run(program, "torch-cpu").steps == 2
+    assert type(caches[0]) is Library
+
+
+def test_a_change_that_the_table_does_not_list_ends_the_program(path: Path) -> None:
+    cache = Library()
+    with lockstep.record(cache, path, OF_LIBRARY, CALLS) as recording:
+        cache.append(np.ones((1, 2, 3, 4)))
+        cache.clear()
+        cache.append(np.ones((1, 2, 1, 4)))
+    (line,) = recording.lines
+    assert "from operation 1 on: Library.kept was set from outside of the cache" in line
+
+
+@pytest.mark.parametrize(
+    ("form", "calls", "message"),
+    [
+        (OF_LIBRARY, None, "give form and calls together"),
+        (None, CALLS, "give form and calls together"),
+        (OF_LIBRARY, {"update": rest}, "calls: a Library has no method update"),
+        (Form("torch-cpu", "layr", {}), CALLS, "did you mean layer"),
+        (Form("torch-cpu", "layer", {"kind": "rotating"}), CALLS, "needs a window"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    path: Path, form: Any, calls: Any, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        lockstep.record(Library(), path, form, calls)
+    assert not path.exists()
 
 
 def test_a_form_with_too_many_tokens_is_not_taken(path: Path) -> None:
