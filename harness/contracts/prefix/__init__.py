@@ -79,7 +79,11 @@ class PrefixContract(Contract):
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (None, 1, 2, 3)}
     facts: ClassVar[Mapping[str, str]] = {
         "beyond": "tokens that the conversation which was closed last, of those that"
-        " begin with the request, has behind it; null if there is none"
+        " begin with the request, has behind it; null if there is none",
+        "matched": "tokens that the request has in common with a closed conversation, at"
+        " most; null if a closed conversation begins with the request",
+        "whole": "tokens of the longest closed conversation that begins the request",
+        "asked": "tokens of the request",
     }
     why_illegal = staticmethod(why_illegal_config)
     draw_reach = staticmethod(draw_reach)

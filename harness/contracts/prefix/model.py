@@ -21,7 +21,7 @@ from lockstep.harness.contracts.unified.model import (
 )
 from lockstep.harness.core.document import MAX_POSITION, Schema, integer, optional
 from lockstep.harness.core.payload import Margins, merge_margins
-from lockstep.reference.layers import Layer
+from lockstep.reference.layers import Layer, count_common
 
 # --- the config: fields and rules, and the configs of the caches below ------------------
 
@@ -334,9 +334,17 @@ class RequestModel:
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
         tokens = op.get("tokens", [])
-        starting = (path for path in self.closed if list(path[: len(tokens)]) == tokens)
-        latest = next(starting, None)
-        return {"beyond": None if latest is None else len(latest) - len(tokens)}
+        common = [(count_common(tokens, path), len(path)) for path in self.closed]
+        sizes = (size for shared, size in common if shared == len(tokens))
+        latest = next(sizes, None)
+        matched = max((shared for shared, _ in common), default=0)
+        whole = max((size for shared, size in common if shared == size), default=0)
+        return {
+            "beyond": None if latest is None else latest - len(tokens),
+            "matched": None if latest is not None else matched,
+            "whole": whole,
+            "asked": len(tokens),
+        }
 
 
 # --- the system under test --------------------------------------------------------------
