@@ -19,6 +19,7 @@ from lockstep.harness.programs.generate.sources import RandomSource
 from lockstep.harness.programs.ledger import load_ledger
 from lockstep.harness.programs.program import Program
 from lockstep.harness.workers import registry
+from lockstep.impl.peers.engines.layers import load_executorch, load_fla, load_litgpt
 from lockstep.impl.peers.engines.sglang import open_sglang
 from lockstep.impl.peers.engines.vllm import load_vllm
 from tests.harness.building import make
@@ -34,7 +35,7 @@ class Mistake(NamedTuple):
 
     Attributes:
         backend, kind: the name of the backend, and a kind of its caches.
-        module: where it is made; "vllm" stands for what the adapter takes from there.
+        module: where it is made; a name in `LOADERS` stands for what the adapter takes.
         name: the changed function, method or property in the module.
         change: gets what is there, and returns what takes its place.
     """
@@ -86,9 +87,17 @@ def load(name: str) -> Backend:
         pytest.skip(str(missing))
 
 
+LOADERS: Mapping[str, Callable[[], Any]] = {
+    "vllm": load_vllm,
+    "litgpt": load_litgpt,
+    "executorch": load_executorch,
+    "fla": load_fla,
+}
+
+
 def load_library(module: str) -> Any:
-    if module == "vllm":
-        return load_vllm()
+    if module in LOADERS:
+        return LOADERS[module]()
     return open_sglang().load(module) if "sglang" in module else import_module(module)
 
 

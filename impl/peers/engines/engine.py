@@ -35,13 +35,14 @@ class Engine:
     """A released engine.
 
     Attributes:
-        package: the name of its distribution and of its import package.
+        package: the name of its import package.
         version: the supported version. No other version is supported, because the list of
             modules fits one version. The local part of a version ("+cpu") is ignored.
         pins: the requirements file to install with `--no-deps`.
         needs: other distributions that the block manager uses.
         bare: packages that are loaded without their `__init__`.
         stand_ins: modules that are not loaded.
+        distribution: the name of its distribution; None if it is that of the package.
     """
 
     package: str
@@ -50,6 +51,11 @@ class Engine:
     needs: Sequence[str]
     bare: Sequence[str]
     stand_ins: Sequence[StandIn]
+    distribution: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.distribution or self.package
 
     @property
     def install(self) -> str:
@@ -63,14 +69,14 @@ def require_installed(engine: Engine) -> None:
         Unavailable: a distribution is missing, or has another version. The message names
             the distribution and the command that installs it.
     """
-    name = f"{engine.package} {engine.version}"
+    name = f"{engine.name} {engine.version}"
     try:
-        installed = version(engine.package)
+        installed = version(engine.name)
     except PackageNotFoundError:
         raise Unavailable(f"{name} is not installed: {engine.install}") from None
     if Version(installed).public != engine.version:
         raise Unavailable(
-            f"unsupported version: {engine.package} {installed} is installed; only"
+            f"unsupported version: {engine.name} {installed} is installed; only"
             f" {engine.version} is tested: {engine.install}"
         )
     for needed in engine.needs:
@@ -83,7 +89,7 @@ def has_dependencies(engine: Engine) -> bool:
     that the engine accepts."""
     return all(
         is_installed(needed)
-        for needed in map(Requirement, distribution(engine.package).requires or ())
+        for needed in map(Requirement, distribution(engine.name).requires or ())
         if needed.marker is None or needed.marker.evaluate({"extra": ""})
     )
 
