@@ -18,9 +18,9 @@ SCRIPTS = re.findall(
     r"^#### (.+)$(?:(?!^####)[\s\S])*?```python\n([\s\S]*?)```", TEXT, re.M
 )
 LIBRARY = (
-    r"(?:from (?:lockstep\.impl\.(?:peers\.)?engines\.)?|import load_)"
+    r"(?:from (?:lockstep\.impl\.(?:peers\.)?(?:engines\.)?)?|import load_)"
     r"(vllm_mlx|mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|mlx_server|ctranslate2"
-    r"|onnxruntime_genai|litgpt|executorch|fla)\b"
+    r"|onnxruntime_genai|litgpt|executorch|fla|exllamav3)\b"
 )
 """The import of what a script needs; libraries on mlx-lm need mlx-lm, too."""
 
