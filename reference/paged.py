@@ -1,9 +1,15 @@
 """Paged caches: which content each position of each request must hold.
 
 This reference has no blocks, tables, hashes or evictions: an engine chooses them freely,
-and they must not affect the content of requests. K and V of a token depend only on its
-namespace and on all tokens up to and including it. The content of a position is therefore
-the same, no matter which request computed it.
+and they must not affect the content of requests. K and V of a position depend only on the
+namespace and the adapter of its request, and on all inputs up to and including it. The
+content of a position is therefore the same, no matter which request computed it.
+
+The input at a position is a token. If an extra, such as an image, covers the position,
+the input is also the key of the extra and the index of the position in the extra. Two
+requests thus share their first n positions if and only if their namespaces, their
+adapters and their first n tokens are equal, and also their extras, as far as these lie
+before n. A namespace never stands for an adapter, nor an adapter for a namespace.
 """
 
 from __future__ import annotations
@@ -11,8 +17,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Content = tuple[str | None, tuple[int, ...]]
-"""The content of position p: the namespace, and the tokens at positions 0 … p."""
+
+class Space(NamedTuple):
+    """The names on which K and V of all positions of a request depend."""
+
+    namespace: str | None
+    adapter: str | None = None
+
+
+class Covered(NamedTuple):
+    """A token at a position that an extra covers, and the index in the extra."""
+
+    token: int
+    key: str
+    index: int
+
+
+Input = int | Covered
+
+Content = tuple[Space, tuple[Input, ...]]
+"""The content of position p: the space, and the inputs at positions 0 … p."""
+
+Extra = tuple[int, int, str]
+"""The positions [first, end) and the key of an extra."""
+
+
+def cover(tokens: Sequence[int], extras: Sequence[Extra]) -> list[Input]:
+    """Returns the inputs of tokens that extras cover.
+
+    Raises:
+        ValueError: an extra is empty, has no key, leaves the tokens, or begins before
+            the end of the extra before it.
+    """
+    inputs: list[Input] = list(tokens)
+    last = 0
+    for first, end, key in extras:
+        if not last <= first < end <= len(tokens) or not key:
+            raise ValueError(
+                f"the extra {key!r} covers [{first}, {end}), but needs a key and at least"
+                f" one of the positions [{last}, {len(tokens)})"
+            )
+        covered = enumerate(tokens[first:end])
+        inputs[first:end] = [Covered(token, key, index) for index, token in covered]
+        last = end
+    return inputs
 
 
 class Group(NamedTuple):
@@ -39,7 +87,8 @@ class Request:
     """One request.
 
     Attributes:
-        tokens: the prompt and the sampled tokens.
+        space: the namespace and the adapter.
+        tokens: the inputs of the prompt, and the sampled tokens.
         drafts: guessed tokens after `tokens`; `accept` confirms or drops them.
         is_held: whether the request holds slots. If not, it waits and has no computed
             tokens.
@@ -50,16 +99,16 @@ class Request:
         admitted: number of tokens for which the request has slots, computed or not.
     """
 
-    def __init__(self, tokens: Sequence[int], namespace: str | None) -> None:
-        self.tokens, self.namespace = list(tokens), namespace
+    def __init__(self, tokens: Sequence[Input], space: Space) -> None:
+        self.tokens, self.space = list(tokens), space
         self.drafts: list[int] = []
         self.is_held = False
         self.computed = self.scheduled = self.awaited = self.admitted = 0
         self.transfer: str | None = None
 
     @property
-    def known(self) -> list[int]:
-        return self.tokens + self.drafts
+    def known(self) -> list[Input]:
+        return [*self.tokens, *self.drafts]
 
     @property
     def settled(self) -> int:
@@ -72,7 +121,7 @@ class Request:
         return self.settled + self.scheduled
 
     def get_content(self, position: int) -> Content:
-        return self.namespace, tuple(self.known[: position + 1])
+        return self.space, tuple(self.known[: position + 1])
 
     def drop(self) -> None:
         """Drops the drafts, the slots and the transfer; the tokens stay."""
@@ -96,7 +145,7 @@ class PagedCache:
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests, in order.
-        past: the namespace and the computed tokens of requests when they released them.
+        past: the space and the computed tokens of requests when they released them.
         transfers: name of each running transfer → the request that began it.
     """
 
@@ -115,13 +164,33 @@ class PagedCache:
         self.past: list[Content] = []
         self.transfers: dict[str, Request] = {}
 
-    def open(self, name: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Adds a waiting request."""
+    def open(
+        self,
+        name: str,
+        tokens: Sequence[int],
+        namespace: str | None = None,
+        adapter: str | None = None,
+        extras: Sequence[Extra] = (),
+    ) -> None:
+        """Adds a waiting request.
+
+        Args:
+            name: the name of the request.
+            tokens: its prompt.
+            namespace: a name that separates users, such as a salt.
+            adapter: the name of the changes to the model, such as LoRA.
+            extras: what the model reads at positions of the prompt besides their tokens.
+        """
+        if "" in (namespace, adapter):
+            raise ValueError("open: a namespace or an adapter is an empty text")
+        self.add(name, cover(tokens, extras), Space(namespace, adapter))
+
+    def add(self, name: str, tokens: Sequence[Input], space: Space) -> None:
         if name in self.requests:
             raise ValueError(f"open: there is a request {name} already")
         if not tokens:
             raise ValueError("open: a request has at least one token")
-        self.requests[name] = Request(tokens, namespace)
+        self.requests[name] = Request(tokens, space)
 
     def get(self, name: str) -> Request:
         if name not in self.requests:
@@ -158,15 +227,15 @@ class PagedCache:
         counts_step = in_step and all(group.type != "state" for group in self.groups)
         computed = [
             (
-                donor.namespace,
+                donor.space,
                 tuple(donor.tokens[: donor.end if counts_step else donor.settled]),
             )
             for donor in self.requests.values()
         ]
         reused = tuple(request.tokens[:hit])
         return any(
-            namespace == request.namespace and tokens[:hit] == reused
-            for namespace, tokens in [*computed, *self.past]
+            space == request.space and tokens[:hit] == reused
+            for space, tokens in [*computed, *self.past]
         )
 
     # --- a step -------------------------------------------------------------------------
@@ -278,7 +347,7 @@ class PagedCache:
     def remember(self, request: Request) -> None:
         """Adds the computed tokens of a request to `past`."""
         computed = tuple(request.tokens[: request.settled])
-        self.past.append((request.namespace, computed))
+        self.past.append((request.space, computed))
 
     @property
     def is_idle(self) -> bool:
@@ -395,7 +464,7 @@ class PagedCache:
             raise ValueError(f"fork: {source} has not computed its step")
         if not tokens:
             raise ValueError("fork: the new request has no token to compute")
-        self.open(target, [*origin.known[: origin.computed], *tokens], origin.namespace)
+        self.add(target, [*origin.known[: origin.computed], *tokens], origin.space)
         self.requests[target].is_held = True
         self.requests[target].computed = origin.computed
 

@@ -58,12 +58,16 @@ class Entry(NamedTuple):
         namespace: the namespace of the request that computed the prefix.
         tokens: all tokens of the prefix.
         block: the block with the last tokens of the prefix, or with its state.
+        adapter, extras: the adapter of this request, and its extras, as far as they lie
+            in the prefix; see `PagedCache.open`.
     """
 
     group: int
     namespace: str | None
     tokens: Sequence[int]
     block: int
+    adapter: str | None = None
+    extras: Sequence[tuple[int, int, str]] = ()
 
 
 TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
@@ -83,8 +87,26 @@ class PagedCache(Protocol):
     the "usage" error and changes nothing.
     """
 
-    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Adds a waiting request, which holds no slots until it is scheduled."""
+    def open(
+        self,
+        request: str,
+        tokens: Sequence[int],
+        namespace: str | None,
+        adapter: str | None = None,
+        extras: Sequence[tuple[int, int, str]] = (),
+    ) -> None:
+        """Adds a waiting request, which holds no slots until it is scheduled.
+
+        Args:
+            request: the name of the request.
+            tokens: its prompt.
+            namespace: the name of its namespace, such as a salt.
+            adapter: the name of its adapter, such as LoRA.
+            extras: (first, end, key): what the model reads at the positions [first, end)
+                of the prompt besides the tokens, such as an image with this hash.
+
+        `adapter` and `extras` are given if the config field `extra_keys` is true.
+        """
 
     def match(self, request: str) -> int:
         """Returns the number of tokens that a waiting request would reuse now."""

@@ -13,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
-from typing import Any
+from typing import Any, get_args
 
 import click
 import jinja2
+from msgspec import UnsetType
 
 from lockstep.harness.backends.driver.messages import PLACE, get_operation
 from lockstep.harness.backends.interface import (
@@ -165,8 +166,9 @@ class CacheClass:
         for name in self.methods:
             if name in self.members:
                 member = self.members[name]
-                parameters = list(inspect.signature(member).parameters)
-                yield write_body(name, parameters, get_text(member))
+                parameters = inspect.signature(member).parameters.values()
+                plain = [str(item.replace(annotation=item.empty)) for item in parameters]
+                yield write_body(name, plain, get_text(member))
             elif name in messages:
                 asked, _ = messages[name]
                 yield write_body(name, ["self", *asked], self.describe_added(name))
@@ -179,7 +181,11 @@ class CacheClass:
             message = self.name_message(name)
             if message in messages:
                 asked, answered = messages[message]
-                fields = [field for field in asked if field not in PLACE]
+                fields = [
+                    f"{field}=None" if UnsetType in get_args(sort) else field
+                    for field, sort in asked.items()
+                    if field not in PLACE
+                ]
                 answer = f"Answers {', '.join(answered) or 'nothing'}."
                 text = get_text(self.members.get(name)) or self.describe_added(name)
                 text = f"{text}\n\n{answer}"

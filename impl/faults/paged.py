@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
 
-from lockstep.impl.faults.fault import edit, mistake
+from lockstep.impl.faults.fault import edit, mistake, rewrite
 from lockstep.impl.shared.block_pool import list_held
 from lockstep.impl.shared.paged_groups import SlidingGroup
+from lockstep.impl.shared.prefix_hash import PrefixHash
 
 # --- keys -------------------------------------------------------------------------------
 
@@ -44,23 +46,31 @@ def paged_hash_before_write(cache: Any) -> None:
 @mistake("paged-full", 6, "vLLM#56656")
 def paged_namespace(cache: Any) -> None:
     """The key lacks the namespace, on which K and V depend besides the tokens."""
-    opened = cache.open
 
-    def open_without(request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        opened(request, tokens, namespace)
-        cache.requests[request].hash.seed = b""
+    def leave_out(prefix_hash: PrefixHash) -> None:
+        _, adapter = prefix_hash.names
+        prefix_hash.seed = PrefixHash(prefix_hash.unit, (None, adapter)).seed
 
-    cache.open = open_without
+    change_hashes(cache, leave_out)
+
+
+@mistake("paged-full", 6, "vLLM#44701")
+def paged_names_joined(cache: Any) -> None:
+    """The key has the letters of the namespace and of the adapter, and not which is
+    which."""
+
+    def join(prefix_hash: PrefixHash) -> None:
+        joined = "".join(name or "" for name in prefix_hash.names)
+        prefix_hash.seed = PrefixHash(prefix_hash.unit, (joined, None)).seed
+
+    change_hashes(cache, join)
 
 
 @mistake("paged-full", 5, "SGLang PR#10637")
 def paged_short_key(cache: Any) -> None:
     """The key of a page leaves out its last token, as if the page were shorter."""
-    opened = cache.open
 
-    def open_short(request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        opened(request, tokens, namespace)
-        prefix_hash = cache.requests[request].hash
+    def shorten(prefix_hash: Any) -> None:
         extend = prefix_hash.extend
 
         def extend_short(request_tokens: Sequence[int]) -> Any:
@@ -74,7 +84,61 @@ def paged_short_key(cache: Any) -> None:
 
         prefix_hash.extend = extend_short
 
-    cache.open = open_short
+    change_hashes(cache, shorten)
+
+
+@mistake("paged-full", 6, "LMCache#690")
+def paged_extras_ignored(cache: Any) -> None:
+    """The key lacks the extras."""
+    hash_extras(cache, "[]")
+
+
+@mistake("paged-full", 6, "LMCache#4086")
+def paged_extras_short_key(cache: Any) -> None:
+    """The key has the first letters of the keys of extras only."""
+    hash_extras(cache, "[(first, last, name[:1]) for first, last, name in extras]")
+
+
+@mistake("paged-full", 6)
+def paged_extras_without_position(cache: Any) -> None:
+    """The key has the keys of extras, but not where the extras are."""
+    hash_extras(cache, "[name for _, _, name in extras]")
+
+
+@mistake("paged-full", 6)
+def paged_extras_where_they_begin(cache: Any) -> None:
+    """Only the key of the block in which an extra begins has its key."""
+    begin = "len(keys) * self.unit"
+    hash_extras(cache, f"[item for item in extras if item[0] >= {begin}]")
+
+
+@mistake("paged-full", 6)
+def paged_extra_at_block_end(cache: Any) -> None:
+    """An extra that begins at the last position of a block is left out there."""
+    last = "(len(keys) + 1) * self.unit - 1"
+    hash_extras(cache, f"[item for item in extras if item[0] != {last}]")
+
+
+def hash_extras(cache: Any, wrong: str) -> None:
+    """Changes what is hashed of the list `extras` of a unit."""
+    hashed = "repr(extras).encode() if extras"
+    extend = rewrite(PrefixHash.extend, hashed, hashed.replace("extras", f"({wrong})"))
+
+    def replace(prefix_hash: Any) -> None:
+        prefix_hash.extend = MethodType(extend, prefix_hash)
+
+    change_hashes(cache, replace)
+
+
+def change_hashes(cache: Any, change: Callable[[PrefixHash], None]) -> None:
+    """Changes the keys of each request that is opened."""
+    opened = cache.open
+
+    def open_changed(request: str, *fields: Any) -> None:
+        opened(request, *fields)
+        change(cache.requests[request].hash)
+
+    cache.open = open_changed
 
 
 @mistake("paged-full", 7)

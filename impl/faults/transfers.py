@@ -79,9 +79,11 @@ def paged_restore_namespace(cache: Any) -> None:
         for pool in (cache.blocks, cache.host):
             for group, entries in enumerate(pool.entries):
                 for key, block in list(entries.items()):
-                    tokens = cache.prefixes[key][1]
-                    open_key = PrefixHash(cache.unit, None).extend(tokens)[-1]
-                    cache.prefixes[open_key] = None, tokens
+                    entry = cache.prefixes[key]._replace(namespace=None)
+                    names = None, entry.adapter
+                    prefix_hash = PrefixHash(cache.unit, names, entry.extras)
+                    open_key = prefix_hash.extend(entry.tokens)[-1]
+                    cache.prefixes[open_key] = entry
                     pool.publish(group, open_key, block, pool.filled[block])
 
     cache.restore = restore_for_all

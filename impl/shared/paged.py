@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.impl.shared.block_pool import BlockPool, list_held
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged_groups import Group, Table, make_group
-from lockstep.impl.shared.prefix_hash import PrefixHash
+from lockstep.impl.shared.prefix_hash import Extra, PrefixHash
 
 
 class PagedRequest:
@@ -18,7 +18,8 @@ class PagedRequest:
     Attributes:
         tokens: the prompt and the sampled tokens.
         drafts: draft tokens after `tokens`.
-        hash: the keys of the prefixes of `tokens`, without drafts.
+        hash: the names and extras of the request, and the keys of the prefixes of
+            `tokens`, without drafts.
         tables: the block table of each group; None while the request waits.
         computed: number of computed tokens.
         end: number of computed tokens after the step.
@@ -29,10 +30,9 @@ class PagedRequest:
         transfer: the name of this transfer.
     """
 
-    def __init__(self, tokens: Sequence[int], unit: int, namespace: str | None) -> None:
-        self.tokens, self.namespace = list(tokens), namespace
+    def __init__(self, tokens: Sequence[int], prefix_hash: PrefixHash) -> None:
+        self.tokens, self.hash = list(tokens), prefix_hash
         self.drafts: list[int] = []
-        self.hash = PrefixHash(unit, namespace)
         self.tables: list[Table] | None = None
         self.computed = self.end = self.published = self.awaited = 0
         self.passed: list[int] = []
@@ -86,14 +86,40 @@ class BlockManager:
 
     # --- requests -----------------------------------------------------------------------
 
-    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+    def open(
+        self,
+        request: str,
+        tokens: Sequence[int],
+        namespace: str | None = None,
+        adapter: str | None = None,
+        extras: Sequence[Extra] = (),
+    ) -> None:
+        """Adds a waiting request.
+
+        Args:
+            request: the name of the request.
+            tokens: its prompt.
+            namespace: the name of its namespace; other namespaces never hit its tokens.
+            adapter: the name of the adapter of the model, such as LoRA.
+            extras: what the model reads at some positions of the prompt besides their
+                tokens, such as images, in the order of the positions.
+        """
         self.check_new(request, tokens)
-        if namespace == "":
+        if "" in (namespace, adapter):
             raise MisuseError(
-                "open: the namespace is an empty text; give at least one character, or"
-                " None"
+                "open: the namespace or the adapter is an empty text; give at least one"
+                " character, or None"
             )
-        self.requests[request] = PagedRequest(tokens, self.unit, namespace)
+        last = 0
+        for first, end, key in extras:
+            if not (last <= first < end <= len(tokens) and key):
+                raise MisuseError(
+                    f"open: the extra {key!r} at [{first}, {end}) needs a key and at"
+                    f" least one of the positions [{last}, {len(tokens)})"
+                )
+            last = end
+        prefix_hash = PrefixHash(self.unit, (namespace, adapter), tuple(extras))
+        self.requests[request] = PagedRequest(tokens, prefix_hash)
 
     def check_new(self, name: str, tokens: Sequence[int]) -> None:
         if name in self.requests:
@@ -341,7 +367,8 @@ class BlockManager:
                 " compute"
             )
         self.check_new(target, [*tokens_known, *tokens])
-        branch = PagedRequest([*tokens_known, *tokens], self.unit, request.namespace)
+        prefix_hash = request.hash.branch(request.computed)
+        branch = PagedRequest([*tokens_known, *tokens], prefix_hash)
         branch.tables = [list(table) for table in request.tables]
         branch.computed = branch.end = request.computed
         branch.published, branch.passed = request.published, [*request.passed]

@@ -9,8 +9,7 @@ from lockstep.impl.shared.block_pool import BlockPool
 from lockstep.impl.shared.paged import BlockManager, PagedRequest
 from lockstep.impl.shared.paged_host import TieredManager
 from lockstep.impl.shared.paged_memory import BlockMemory, StoringManager
-
-Prefix = tuple[str | None, tuple[int, ...]]
+from lockstep.impl.shared.prefix_hash import Extra
 
 
 class Entry(NamedTuple):
@@ -20,6 +19,8 @@ class Entry(NamedTuple):
     namespace: str | None
     tokens: tuple[int, ...]
     block: int
+    adapter: str | None
+    extras: Sequence[Extra]
 
 
 class Pool(NamedTuple):
@@ -41,18 +42,24 @@ class Pool(NamedTuple):
 
 
 class Telling(TieredManager):
-    """A block manager that also stores the tokens of each key, for reports."""
+    """A block manager that also stores the tokens of each key, for reports.
+
+    Attributes:
+        prefixes: key → its prefix, as an entry of group 0 and block 0.
+        noted: the events since the last call of `events`.
+    """
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
-        self.prefixes: dict[bytes, Prefix] = {}
+        self.prefixes: dict[bytes, Entry] = {}
         self.noted: list[tuple[str, Entry]] = []
         self.blocks.note = self.note
 
     def settle(self, request: PagedRequest) -> None:
         for number, key in enumerate(request.hash.extend(request.tokens), 1):
-            tokens = tuple(request.tokens[: number * self.unit])
-            self.prefixes[key] = request.namespace, tokens
+            end, (namespace, adapter) = number * self.unit, request.hash.names
+            tokens, extras = request.tokens[:end], request.hash.list_extras(0, end)
+            self.prefixes[key] = Entry(0, namespace, tuple(tokens), 0, adapter, extras)
         super().settle(request)
 
     def save(self) -> Any:
@@ -64,7 +71,8 @@ class Telling(TieredManager):
         super().restore(base)
 
     def note(self, name: str, group: int, key: bytes, block: int) -> None:
-        self.noted.append((name, Entry(group, *self.prefixes[key], block)))
+        entry = self.prefixes[key]._replace(group=group, block=block)
+        self.noted.append((name, entry))
 
     def pool(self) -> Pool:
         counted = enumerate(self.blocks.references)
@@ -81,7 +89,7 @@ class Telling(TieredManager):
 
     def list_entries(self, pool: BlockPool) -> list[Entry]:
         return [
-            Entry(group, *self.prefixes[key], block)
+            self.prefixes[key]._replace(group=group, block=block)
             for group, entries in enumerate(pool.entries)
             for key, block in entries.items()
         ]

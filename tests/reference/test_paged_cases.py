@@ -1,7 +1,8 @@
 """Paged caches, by cases that were worked out by hand.
 
 `full+sliding:3 | …` is a model with these groups. `open a 1 2 3` adds a request with
-these tokens, `in=x` in a namespace; `take a 2` schedules two of its tokens, `hit=2`
+these tokens, `in=x` in a namespace, `by=x` with an adapter, `extras=[[0,2,'k']]` with
+extras; `take a 2` schedules two of its tokens, `hit=2`
 behind a hit; `run` computes the step. `hits a` lists the hits that a waiting request can
 have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its
 drafts, and how many are computed; `-` for none. `slots a` answers with the number of
@@ -41,6 +42,14 @@ what a hit goes on from is computed
 a namespace has hits of its own
     full | open a 1 2 3; take a 9; run; open b 1 2 3 in=x; hits b > 0; take b 9; run;
     open c 1 2 3 in=x; hits c > 0 1 2; open d 1 2 3 in=y; hits d > 0
+an adapter has hits of its own, also beside a namespace of that name
+    full | open a 1 2 3 by=x; take a 9; run; open b 1 2 3; hits b > 0;
+    open c 1 2 3 by=x; hits c > 0 1 2; open d 1 2 3 in=x; hits d > 0;
+    open e 1 2 3 in=x by=x; hits e > 0
+a namespace and an adapter are a pair, not a text
+    full | open a 1 2 in=ab by=c; take a 9; run; open b 1 2 in=a by=bc; hits b > 0;
+    open c 1 2 in=abc; hits c > 0; open d 1 2 by=abc; hits d > 0; open e 1 2 in=c by=ab;
+    hits e > 0; open f 1 2 in=ab by=c; hits f > 0 1
 without a prefix cache nothing is hit
     full prefix_cache=False | open a 1 2 3; take a 9; run; open b 1 2 3; hits b > 0
 where a chunk begins nothing before it is read
@@ -60,6 +69,51 @@ without a longer hit there is none
     open b 1 2 3 4 5 6 7; hits b > 0 1 2 3 4
 a window of one reads nothing before its token
     sliding:1 | open a 1 2 3; hits a > 0 1 2
+# --- extras
+an extra belongs to its positions, and to what comes after them
+    full | open a 1 9 9 2 3 extras=[[1,3,'cat']]; take a 9; run; open b 1 9 9 2 3;
+    hits b > 0 1; open c 1 9 9 2 3 extras=[[1,3,'cut']]; hits c > 0 1;
+    open d 1 9 9 2 3 extras=[[1,3,'cat']]; hits d > 0 1 2 3 4
+before the first extra that differs there are hits
+    full | open a 9 9 2 9 3 extras=[[0,2,'cat'],[3,4,'dog']]; take a 9; run;
+    open b 9 9 2 9 3 extras=[[0,2,'cat'],[3,4,'dig']]; hits b > 0 1 2 3;
+    open c 9 9 2 9 3 extras=[[0,2,'cat']]; hits c > 0 1 2 3;
+    open d 9 9 2 9 3 extras=[[0,2,'dog'],[3,4,'cat']]; hits d > 0
+an extra that begins at another position is another
+    full | open a 9 9 9 9 extras=[[1,3,'k']]; take a 9; run;
+    open b 9 9 9 9 extras=[[2,4,'k']]; hits b > 0 1; open c 9 9 9 9 extras=[[0,2,'k']];
+    hits c > 0; open d 9 9 9 9 extras=[[2,3,'k']]; hits d > 0 1
+one that ends elsewhere is the same up to the nearer end
+    full | open a 9 9 9 9 9 extras=[[1,3,'k']]; take a 9; run;
+    open b 9 9 9 9 9 extras=[[1,4,'k']]; hits b > 0 1 2 3;
+    open c 9 9 9 9 9 extras=[[1,2,'k']]; hits c > 0 1 2
+two side by side are not a long one
+    full | open a 9 9 9 9 9 extras=[[0,4,'k']]; take a 9; run;
+    open b 9 9 9 9 9 extras=[[0,2,'k'],[2,4,'k']]; hits b > 0 1 2
+what lies before a window counts too
+    sliding:1+sliding:2 | open a 9 1 2 3 extras=[[0,1,'k']]; take a 9; run;
+    open b 9 1 2 3; hits b > 0; open c 9 1 2 3 extras=[[0,1,'k']]; hits c > 0 1 2 3
+an extra is cut where a request goes back or is forked
+    full | open a 9 9 9 9 extras=[[0,4,'k']]; take a 3; run; fork a b 9 9;
+    rewind a 2 9 9; take b 9; take a 9; run; open c 9 9 9 9 9 extras=[[0,4,'k']];
+    hits c > 0 1 2 3; open d 9 9 9 9 9 9 extras=[[0,3,'k']]; hits d > 0 1 2 3 4 5;
+    open e 9 9 9 9 9 extras=[[0,2,'k']]; hits e > 0 1 2 3 4; open f 9 9 9 9 9; hits f > 0
+it stays while a request waits, and after it
+    full | open a 9 9 3 extras=[[0,2,'k']]; take a 9; run; preempt a; hits a > 0 1 2;
+    free a; save > yes; restore; open b 9 9 3; hits b > 0;
+    open c 9 9 3 extras=[[0,2,'k']]; hits c > 0 1 2
+a wrong extra opens nothing
+    full | open a 1 2 3 extras=[[2,4,'k']] > error: the extra 'k' covers [2, 4), but needs
+    a key and at least one of the positions [0, 3);
+    open a 1 2 3 extras=[[-1,2,'k']] > error: the extra 'k' covers [-1, 2), but needs
+    a key and at least one of the positions [0, 3);
+    open a 1 2 3 extras=[[1,1,'k']] > error: the extra 'k' covers [1, 1), but needs a key
+    and at least one of the positions [0, 3);
+    open a 1 2 3 extras=[[0,2,'k'],[1,3,'l']] > error: the extra 'l' covers [1, 3), but
+    needs a key and at least one of the positions [2, 3);
+    open a 1 2 3 extras=[[0,2,'']] > error: the extra '' covers [0, 2), but needs a key
+    and at least one of the positions [0, 3);
+    open a 1 extras=[[0,1,'k']]; is a > 1, -, 0
 # --- drafts
 drafts come behind the token that was sampled
     full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; is a > 1 2 3, 4 5, 2;
@@ -200,8 +254,11 @@ also if it waits for a transfer or shares its slots
 # --- mistakes
 names and tokens
     full | open a > error: open: a request has at least one token; open a 1;
-    open a 2 > error: open: there is a request a already; take b 1 > error: there is no
-    request b; take a 0 > error: schedule: a has no token to compute; take a 1;
+    open a 2 > error: open: there is a request a already;
+    open b 1 in= > error: open: a namespace or an adapter is an empty text;
+    open b 1 by= > error: open: a namespace or an adapter is an empty text;
+    take b 1 > error: there is no request b;
+    take a 0 > error: schedule: a has no token to compute; take a 1;
     take a 1 > error: schedule: a is in this step already; run;
     take a 1 > error: schedule: a has no token to compute
 """
@@ -217,7 +274,8 @@ class PagedDesk(Desk):
         self.cache = PagedCache(made, **options)
 
     def do_open(self, name: str, *tokens: int, **named: Any) -> None:
-        self.cache.open(name, tokens, named.get("in"))
+        names = named.get("in"), named.get("by")
+        self.cache.open(name, tokens, *names, named.get("extras", ()))
 
     def do_hits(self, name: str) -> Any:
         most = len(self.cache.requests[name].tokens)
@@ -233,7 +291,8 @@ class PagedDesk(Desk):
 
     def do_is(self, name: str) -> str:
         request = self.cache.requests[name]
-        return f"{say(request.tokens)}, {say(request.drafts)}, {request.computed}"
+        tokens = [getattr(item, "token", item) for item in request.tokens]
+        return f"{say(tokens)}, {say(request.drafts)}, {request.computed}"
 
     def do_losers(self, name: str) -> list[str]:
         return [x for x in self.cache.requests if self.cache.can_lose(name, x)]

@@ -115,6 +115,8 @@ class Entry(Struct):
     namespace: str | None
     tokens: Annotated[list[int], Meta(min_length=1)]
     block: int
+    adapter: str | UnsetType | None = UNSET
+    extras: list[tuple[int, int, str]] | UnsetType = UNSET
 
 
 class Event(Struct):
@@ -240,6 +242,10 @@ PAIR = {"keys": Array, "values": Array}
 MASK = {"mask": Array | Literal["causal"] | None}
 SNAPSHOT = {"snapshot": Snapshot | None}
 NUMBERS = list[int] | UnsetType
+KEYS = {
+    "adapter": str | UnsetType | None,
+    "extras": list[tuple[int, int, str]] | UnsetType,
+}
 NUMBER_PAIRS = list[tuple[int, int]]
 TYPE = {"type": Type | UnsetType}
 PART = {"part": Part | UnsetType}

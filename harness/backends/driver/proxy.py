@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from msgspec import UNSET
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from lockstep.harness.backends.driver import messages
 from lockstep.harness.backends.driver.client import Driver
@@ -154,7 +154,8 @@ class Cache(Proxy):
             case messages.Snapshot():
                 return Snapshot(self.driver, value)
             case messages.Entry():
-                return Entry(*astuple(value))
+                fields = asdict(value).items()
+                return Entry(**{name: item for name, item in fields if item is not UNSET})
             case messages.Event():
                 return value.event, self.from_wire("entry", value.entry)
             case messages.Pair() | messages.State():
@@ -448,9 +449,12 @@ class PagedCache(Cache):
 
     contract = "paged"
 
-    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Opens a request; the message has another name, since `open` opens a cache."""
-        self.call("open_request", request, tokens, namespace)
+    def open(self, *arguments: Any) -> None:
+        """Opens a request; the message has another name, since `open` opens a cache, and
+        no adapter and extras without arguments for them."""
+        fields, _ = self.table["open_request"]
+        sent = map(to_wire, arguments)
+        self.ask("open_request", **dict(zip(fields, sent, strict=False)))
 
     def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:
         end, copies = self.call("load", request, transfer)

@@ -80,7 +80,7 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"reads", "scope"}
+        | {"extra_keys", "reads", "scope"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -100,6 +100,7 @@ class PagedContract(Contract):
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "hash_block": (None, 1, 2),
         "drop_last": (False, True),
+        "extra_keys": (False, True),
         "host": (0, 4),
     }
     leaves_choices = True

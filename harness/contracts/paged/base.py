@@ -9,7 +9,7 @@ from lockstep.harness.contracts.answer_schemas import USAGE, any_of, left_open, 
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, PagedModel
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
-from lockstep.reference.paged import Request
+from lockstep.reference.paged import Covered, Input, Request, Space
 
 REQUEST: Schema = {**NAME, NAMES: "request"}
 TOKEN: Schema = integer(0, 1 << 20)
@@ -19,8 +19,21 @@ NAMESPACE: Schema = {
     "pattern": r"^[A-Za-z0-9_.-]{0,32}(?![\s\S])",
     "default": None,
 }
-"""K and V depend on the namespace and on the tokens; a namespace stands for an adapter,
-an image or a salt."""
+"""The name of a namespace or of an adapter. An empty name must be refused."""
+POSITION: Schema = integer(-1, MOST_LENGTH + 1)
+KEY: Schema = {"type": "string", "pattern": NAMESPACE["pattern"]}
+EXTRAS: Schema = {
+    "type": "array",
+    "maxItems": MOST_LENGTH,
+    "items": {
+        "type": "array",
+        "prefixItems": [POSITION, POSITION, KEY],
+        "minItems": 3,
+        "maxItems": 3,
+    },
+    "default": [],
+}
+"""Extras, each with its first position, the position after its last, and its key."""
 
 DIGEST = "5f3c9a1e7b20d468" * 2
 NEAR: Sequence[Sequence[str]] = (
@@ -28,10 +41,18 @@ NEAR: Sequence[Sequence[str]] = (
     ("7", "65543", "4294967303"),
     (DIGEST, "a" + DIGEST[1:], DIGEST[:-1] + "a", DIGEST[:15] + "aa" + DIGEST[17:]),
 )
-"""Sets of namespaces that are nearly equal: one is the beginning of another, numbers are
-equal modulo 2 ** 16, digests differ only at the beginning, in the middle or at the
-end."""
-NAMESPACES = [name for names in NEAR for name in names]
+"""Sets of names that are nearly equal: one is the beginning of another, numbers are equal
+modulo 2 ** 16, digests differ only at the beginning, in the middle or at the end."""
+NAMES_NEAR = [name for names in NEAR for name in names]
+NAMESPACES = [[Space(name) for name in names] for names in NEAR]
+ALIKE = ("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"), ("c", "ab")
+SPACES = [
+    *NAMESPACES,
+    *([Space(*names) for names in ALIKE] for _ in NEAR),
+    *([Space(None, name) for name in names] for names in NEAR),
+]
+"""Sets of spaces that are nearly equal; the same letters may be divided differently."""
+NO_SPACE = Space(None)
 
 ALPHABET = (1, 2, 1, 1, 2, 1, 0, 65_537)
 LETTERS = "abcdefgh"
@@ -44,11 +65,70 @@ def draw_tokens(source: Source, count: int) -> list[int]:
     return [source.pick(ALPHABET) for _ in range(count)]
 
 
-def draw_other(source: Source, namespace: str | None) -> str | None:
-    """Draws another namespace; if there is a nearly equal one, mostly such a one."""
-    near = next((names for names in NEAR if namespace in names), NAMESPACES)
-    others = [name for name in near if name != namespace]
-    return source.pick(others if namespace is None else [None, *others])
+def draw_space(
+    source: Source, spaces: Sequence[Sequence[Space]], other: Space | None = None
+) -> Space:
+    """Draws one of `spaces`, or a space other than `other`, mostly a nearly equal one."""
+    drawn = [space for near in spaces for space in near]
+    near = next((near for near in spaces if other in near), drawn)
+    others = [space for space in near if space != other]
+    return source.pick(others if other in (None, NO_SPACE) else [NO_SPACE, *others])
+
+
+def draw_key(source: Source, other: str = "") -> str:
+    """Draws a key that is nearly equal to `other`, or any key."""
+    near = next((names for names in NEAR if other in names), NAMES_NEAR)
+    return source.pick([name for name in near if name != other])
+
+
+def draw_extras(source: Source, inputs: Sequence[Input], shared: int) -> list[list[Any]]:
+    """Draws extras that are equal or nearly equal to those of `inputs`, and a new one,
+    mostly behind the first `shared` inputs, which another request has too."""
+    extras = uncover(inputs)
+    if extras and source.below(2):
+        at = source.below(len(extras))
+        first, end, key = extras[at]
+        change = source.below(4)
+        if change < 2:
+            key = draw_key(source, key)
+        elif change == 2:
+            end = source.between(first + 1, len(inputs))
+        else:
+            first, end = source.pick(((first + 1, end + 1), (first - 1, end - 1)))
+        changed = [*extras[:at], [first, end, key], *extras[at + 1 :]]
+        extras = keep_legal(changed, len(inputs))
+    begin = max(extras[-1][1] if extras else 0, shared if source.below(4) else 0)
+    if begin < len(inputs) and source.below(3):
+        first = source.between(begin, len(inputs) - 1)
+        end = min(len(inputs), first + source.pick((2, 1, 3, 5, 8)))
+        extras.append([first, end, draw_key(source)])
+    return extras
+
+
+def keep_legal(extras: Sequence[Sequence[Any]], length: int) -> list[list[Any]]:
+    """Cuts extras to the positions [0, length), and leaves out those that overlap."""
+    kept: list[list[Any]] = []
+    for first, end, key in extras:
+        begin = max(first, kept[-1][1] if kept else 0)
+        if begin < min(end, length):
+            kept.append([begin, min(end, length), key])
+    return kept
+
+
+def uncover(inputs: Sequence[Input]) -> list[list[Any]]:
+    """Returns the extras that cover the first of these inputs of a request."""
+    extras: list[list[Any]] = []
+    for position, item in enumerate(inputs):
+        if isinstance(item, Covered):
+            if not item.index:
+                extras.append([position, position, item.key])
+            extras[-1][1] = position + 1
+    return extras
+
+
+def list_tokens(inputs: Sequence[Input]) -> list[int]:
+    """Returns inputs without the extras."""
+    return [item.token if isinstance(item, Covered) else item for item in inputs]
 
 
 def leave(values: Sequence[Any]) -> Any:

@@ -91,7 +91,7 @@ class Free(LettingGo):
         model.note_letting_go(name, op["reuse"])
         answer = ask(lambda: model.cache.free(name, op["reuse"]))
         if ended is not None:
-            model.told.append((ended.namespace, ended.tokens))
+            model.told.append((ended.space, ended.tokens))
             model.leaning.discard(name)
             model.happened.add("freed" if op["reuse"] else "withdrawn")
         return answer

@@ -8,10 +8,11 @@ from typing import Any
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_index
+from lockstep.harness.contracts.paged.base import list_tokens, uncover
 from lockstep.harness.contracts.paged.contents import Memory, Need, Slot, list_slots
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
-from lockstep.reference.paged import Request
+from lockstep.reference.paged import Content, Request, Space, cover
 
 TAKEN = "; if `schedule` took them for another request, declare `preempts`, and name it"
 """The end of a message about slots that are missing."""
@@ -233,12 +234,26 @@ def check_refusal(
 # --- entries ----------------------------------------------------------------------------
 
 
-Prefix = tuple[int, str | None, tuple[int, ...]]
-"""The content of an entry: (group, namespace, tokens)."""
+Prefix = tuple[int, Content]
+"""The group and the content of an entry."""
 
 
 def get_prefix(entry: Entry) -> Prefix:
-    return entry.group, entry.namespace, tuple(entry.tokens)
+    """Returns the prefix of an entry. Raises ValueError for extras that are not valid."""
+    inputs = tuple(cover(entry.tokens, entry.extras))
+    return entry.group, (Space(entry.namespace, entry.adapter), inputs)
+
+
+def describe_prefix(prefix: Prefix) -> str:
+    """Formats a prefix: "the tokens [1, 2] (namespace None, group 0)"."""
+    group, (space, inputs) = prefix
+    adapter = f", adapter {space.adapter}" if space.adapter else ""
+    extras = uncover(inputs)
+    covered = f", extras {extras}" if extras else ""
+    return (
+        f"the tokens {list_tokens(inputs)} (namespace {space.namespace}{adapter}"
+        f"{covered}, group {group})"
+    )
 
 
 def check_entries(
@@ -266,19 +281,19 @@ def check_entries(
     }
     for entry in entries:
         settings = model.config["groups"][entry.group]
-        block, tokens = settings["block"], tuple(entry.tokens)
-        end = len(tokens)
+        prefix = get_prefix(entry)
+        block, (space, inputs) = settings["block"], prefix[1]
+        end = len(inputs)
         is_state = settings["type"] == "state"
         first = end - 1 if is_state else (end - 1) // block * block
         for position in range(first, end):
-            tag = model.tags.get((entry.namespace, tokens[: position + 1]))
+            tag = model.tags.get((space, inputs[: position + 1]))
             slot = entry.block, 0 if is_state else position % block
             content = memory.get(slot)
             if content != (entry.group, tag) and (slot, (entry.group, tag)) not in coming:
                 raise Broken(
                     "hash",
-                    f"the entry of {end} tokens {list(tokens)} (namespace"
-                    f" {entry.namespace}, group {entry.group}) names block {entry.block},"
+                    f"the entry of {describe_prefix(prefix)} names block {entry.block},"
                     f" which holds {name_content(content)} in place of token {tag} at"
                     f" position {position}",
                 )
@@ -305,12 +320,10 @@ def check_events(events: Counter[Prefix], entries: Sequence[Entry]) -> None:
     listed = Counter(map(get_prefix, entries))
     for prefix in {*events, *listed}:
         if events[prefix] != listed[prefix]:
-            group, namespace, tokens = prefix
             raise Broken(
                 "events",
-                f"according to the events, {events[prefix]} blocks can be hit for the"
-                f" tokens {list(tokens)} (namespace {namespace}, group {group}), but"
-                f" there are {listed[prefix]}",
+                f"according to the events, {events[prefix]} blocks can be hit for"
+                f" {describe_prefix(prefix)}, but there are {listed[prefix]}",
             )
 
 
@@ -338,8 +351,8 @@ def covers(model: PagedModel, request: Request, hit: int, prefixes: set[Prefix])
         block = model.config["groups"][number]["block"]
         first = max(0, hit - 1) if group.type == "state" else group.first(hit)
         for begin in range(first // block * block, hit, block):
-            tokens = tuple(request.tokens[: min(hit, begin + block)])
-            if (number, request.namespace, tokens) not in prefixes:
+            end = min(hit, begin + block)
+            if (number, request.get_content(end - 1)) not in prefixes:
                 return False
     return True
 
@@ -370,7 +383,7 @@ def check_published(
     for name, begin, end in settled if model.cache.prefix_cache else ():
         request = model.cache.requests[name]
         for group, stop in list_published(model, begin, min(end, len(request.tokens))):
-            if (group, request.namespace, tuple(request.tokens[:stop])) not in prefixes:
+            if (group, request.get_content(stop - 1)) not in prefixes:
                 raise Broken(
                     "reuse",
                     f"request {name} has computed {end} tokens, but there is no entry"
@@ -413,12 +426,11 @@ def check_kept(lost: Collection[Prefix], pool: Pool) -> None:
         pool: the pool after the operation.
     """
     if lost and pool.free:
-        group, namespace, tokens = min(lost, key=lambda prefix: len(prefix[2]))
+        shortest = min(lost, key=lambda prefix: len(prefix[1][1]))
         raise Broken(
             "reuse",
-            f"the entry of the tokens {list(tokens)} (namespace {namespace}, group"
-            f" {group}) is gone, and {len(pool.free)} blocks are still free; an entry may"
-            " go only if no block is free",
+            f"the entry of {describe_prefix(shortest)} is gone, and {len(pool.free)}"
+            " blocks are still free; an entry may go only if no block is free",
         )
 
 
@@ -443,10 +455,8 @@ def check_landed(
         memory: the contents of host blocks.
         entries: the host entries after the operation.
     """
-    listed = {
-        (entry.group, model.tags.get((entry.namespace, tuple(entry.tokens))))
-        for entry in entries
-    }
+    prefixes = map(get_prefix, entries)
+    listed = {(group, model.tags.get(content)) for group, content in prefixes}
     for block in blocks:
         if (block, 0) not in memory:  # the source was empty
             continue

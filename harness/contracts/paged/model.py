@@ -17,7 +17,14 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.layers import check_reads
-from lockstep.reference.paged import Content, Group, PagedCache, Request
+from lockstep.reference.paged import (
+    Content,
+    Group,
+    Input,
+    PagedCache,
+    Request,
+    Space,
+)
 
 TYPES = ("full", "sliding", "chunked", "state")
 HYBRID = "paged-hybrid"
@@ -61,6 +68,7 @@ CONFIG: Mapping[str, Schema] = {
     "max_length": {**integer(1, MOST_LENGTH), "default": 24},
     "prefix_cache": {"type": "boolean", "default": True},
     "drop_last": {"type": "boolean", "default": False},
+    "extra_keys": {"type": "boolean", "default": False},
     "lookahead": {**integer(0, 8), "default": 0},
     "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
@@ -88,6 +96,7 @@ CONFIG: Mapping[str, Schema] = {
 * `max_length`: the maximum number of tokens of a request, drafts included.
 * `drop_last`: whether the last unit of the longest possible hit is computed again to get
   its outputs (EAGLE).
+* `extra_keys`: whether requests may have adapters and extras.
 * `lookahead`: the maximum number of drafts.
 * `host`: the number of host blocks, to which device blocks are offloaded; 0 for none.
   A disk counts as more host blocks: no answer and no check depends on where a block
@@ -225,7 +234,7 @@ class PagedModel:
         self.tags: dict[Content, int] = {}
         self.past: dict[str, set[str]] = {}
         self.happened: set[str] = set()
-        self.told: list[tuple[str | None, Sequence[int]]] = []
+        self.told: list[tuple[Space, Sequence[Input]]] = []
         self.leaning: set[str] = set()
         self.ran: list[tuple[str, int, int]] = []
         self.spans: dict[str, tuple[int, int]] = {}
@@ -422,7 +431,7 @@ class PagedModel:
         first = request.get_content(min(self.unit, len(request.tokens)) - 1)
         requests = self.cache.requests.values()
         return begins(
-            first, [(item.namespace, item.tokens[: item.computed]) for item in requests]
+            first, [(item.space, item.tokens[: item.computed]) for item in requests]
         )
 
     def note_letting_go(self, name: str, reuse: bool) -> None:
@@ -452,7 +461,7 @@ class PagedModel:
         """Resets the model to the saved contents; all requests end."""
         assert self.saved is not None
         requests = self.cache.requests.values()
-        self.told += [(item.namespace, item.tokens) for item in requests]
+        self.told += [(item.space, item.tokens) for item in requests]
         past, offloaded = self.saved
         self.cache.restore(past)
         self.offloaded, self.away, self.withdrawn = list(offloaded), [], []
@@ -530,12 +539,12 @@ class PagedModel:
         }
 
 
-def begins(content: Content, longer: Iterable[tuple[str | None, Sequence[int]]]) -> bool:
+def begins(content: Content, longer: Iterable[tuple[Space, Sequence[Input]]]) -> bool:
     """Tells whether any content in `longer` begins with `content`."""
-    name, tokens = content
+    space, inputs = content
     return any(
-        name == space and tokens == tuple(longer_tokens[: len(tokens)])
-        for space, longer_tokens in longer
+        space == other and inputs == tuple(longer_inputs[: len(inputs)])
+        for other, longer_inputs in longer
     )
 
 

@@ -6,22 +6,28 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver.messages import KEYS
 from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
+    EXTRAS,
     NAMESPACE,
     NAMESPACES,
+    NO_SPACE,
     REQUEST,
+    SPACES,
     TOKEN,
     TOKENS,
     Fields,
     OnRequest,
     PagedOperation,
     chosen,
-    draw_other,
+    draw_extras,
+    draw_space,
     draw_tokens,
     find_free_name,
     leave,
+    list_tokens,
 )
 from lockstep.harness.contracts.paged.branches import (
     Evict,
@@ -43,11 +49,16 @@ from lockstep.harness.contracts.paged.transfers import (
 from lockstep.harness.contracts.states import list_true
 from lockstep.harness.core.document import Schema, integer
 from lockstep.harness.core.errors import Broken, format_plain
-from lockstep.reference.paged import Request
+from lockstep.reference.paged import Input, Request, Space
 
 
 class Open(PagedOperation):
     """Opens a request, which waits and holds no slots.
+
+    Each of the `extras` is [first, end, key]: `key` belongs to the positions [first, end)
+    of the prompt. Content depends on the namespace, the adapter, the tokens and the
+    extras. An empty name, and an extra that is empty, leaves the prompt or begins before
+    the end of the extra before it, must be refused.
 
     Answer: `{}` or `error`.
     """
@@ -56,7 +67,7 @@ class Open(PagedOperation):
     effect = Effect.ADDS
     messages = {
         "open_request": (
-            {"request": str, "tokens": list[int], "namespace": str | None},
+            {"request": str, "tokens": list[int], "namespace": str | None, **KEYS},
             {},
         )
     }
@@ -65,61 +76,85 @@ class Open(PagedOperation):
         "request": REQUEST,
         "tokens": TOKENS,
         "namespace": NAMESPACE,
+        "adapter": NAMESPACE,
+        "extras": EXTRAS,
     }
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         exists = op["request"] in model.cache.requests
         if len(model.cache.requests) >= MOST_REQUESTS and not exists:
             return f"there are {MOST_REQUESTS} requests already"
+        if (op["adapter"] or op["extras"]) and not model.config["extra_keys"]:
+            return "the config has no extra_keys"
         return None
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        live = [(item.namespace, item.tokens) for item in model.cache.requests.values()]
-        contents: Sequence[tuple[str | None, Sequence[int]]] = [*model.told[-4:], *live]
-        is_named = not source.below(2 if model.goes_far else 4)
-        namespace = source.pick(NAMESPACES) if is_named else None
-        tokens: Sequence[int] = ()
+        live = [(item.space, item.tokens) for item in model.cache.requests.values()]
+        contents: Sequence[tuple[Space, Sequence[Input]]] = [*model.told[-4:], *live]
+        has_keys = model.config["extra_keys"]
+        spaces = SPACES if has_keys else NAMESPACES
+        is_named = not source.below(2 if model.goes_far or has_keys else 4)
+        space = draw_space(source, spaces) if is_named else NO_SPACE
+        tokens: Sequence[Input] = ()
         away = model.withdrawn or model.offloaded
         if model.goes_far and away and not model.transfers and source.below(4):
             contents = away
         if contents and source.below(4):
-            namespace, tokens = source.pick(contents)
+            space, tokens = source.pick(contents)
             if not source.below(12 if model.is_bound else 3):
                 tokens = tokens[: source.between(0, len(tokens))]
-            if not source.below(6):
-                namespace = draw_other(source, namespace)
+            if not source.below(3 if has_keys and not model.goes_far else 6):
+                space = draw_space(source, spaces, space)
         appended = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
-        drawn = [*tokens, *appended] or [1]
+        drawn: list[Input] = [*tokens, *appended] or [1]
         del drawn[max(1, model.config["max_length"] - source.below(4)) :]
         while model.why_too_long(len(drawn)):
             drawn.pop()
-        return {"request": find_free_name(model), "tokens": drawn, "namespace": namespace}
+        fields = {"request": find_free_name(model), "tokens": list_tokens(drawn)}
+        extras = (
+            draw_extras(source, drawn, len(tokens))
+            if has_keys and source.below(4)
+            else []
+        )
+        return {**fields, **space._asdict(), "extras": extras}
 
     def describe(self, op: Op) -> str:
-        space = f" in namespace {op['namespace']!r}" if op["namespace"] else ""
-        return f"open request {op['request']} with tokens {op['tokens']}{space}"
+        names = (f"{name} {op[name]!r}" for name in Space._fields if op[name])
+        extras = (f"{key!r} at {first} … {end - 1}" for first, end, key in op["extras"])
+        more = "".join(f", {text}" for text in (*names, *extras))
+        return f"open request {op['request']} with tokens {op['tokens']}{more}"
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         names = list(model.cache.requests)
         if names and source.below(2):
             return {"op": self.name, "request": source.pick(names), "tokens": [1]}
         length = next(number for number in count(1) if model.why_too_long(number))
-        wrong: Sequence[tuple[list[int], str | None]]
-        wrong = (([], None), ([1] * length, None), ([1], ""))
-        tokens, namespace = source.pick(wrong)
-        fields = {"request": find_free_name(model), "tokens": tokens}
-        return {"op": self.name, **fields, "namespace": namespace}
+        wrong: list[Mapping[str, Any]]
+        wrong = [{"tokens": []}, {"tokens": [1] * length}, {"namespace": ""}]
+        if model.config["extra_keys"]:
+            extras = [[[1, 1, "x"]], [[0, 2, "x"]], [[-1, 1, "x"]], [[0, 1, ""]]]
+            overlapping = [[0, 2, "x"], [1, 2, "y"]]
+            wrong += [{"adapter": ""}, {"tokens": [1] * 2, "extras": overlapping}]
+            wrong.append({"extras": source.pick(extras)})
+        fields = {"request": find_free_name(model), "tokens": [1], **source.pick(wrong)}
+        return {"op": self.name, **fields}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        name, namespace = op["request"], op["namespace"]
-        if namespace == "" or model.why_too_long(len(op["tokens"])):
+        name, tokens, *keys = (op[field] for field in self.fields)
+        if model.why_too_long(len(tokens)):
             return {"error": "usage"}
-        answer = ask(lambda: model.cache.open(name, op["tokens"], namespace))
+        answer = ask(lambda: model.cache.open(name, tokens, *keys))
         if "error" not in answer:
             model.past[name] = set()
             model.name_contents(name, 0)
-            if namespace is not None:
-                model.happened.add("namespaces")
+            named = {"namespaces": op["namespace"], "adapters": op["adapter"]}
+            model.happened.update(list_true({**named, "extras": op["extras"]}))
+        return answer
+
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        fields = [*self.fields] if model.config["extra_keys"] else [*self.fields][:3]
+        extras = [tuple(extra) for extra in op["extras"]]
+        answer: Answer = system.call({**op, "extras": extras}, fields)
         return answer
 
     def count_tags(self, op: Op) -> int:

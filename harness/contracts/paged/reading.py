@@ -13,6 +13,7 @@ from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.checks import TAKEN, list_blocks
 from lockstep.harness.contracts.paged.model import name_group
 from lockstep.harness.core.errors import Broken, format_plain
+from lockstep.reference.paged import Extra, cover
 
 
 def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
@@ -98,7 +99,8 @@ def read_event(answer: Any, groups: int) -> tuple[str, Entry | None]:
 
 def read_entry(answer: Any, name: str, groups: int) -> Entry:
     """Returns an entry with its tokens as a tuple; `groups` is the number of groups."""
-    group, namespace, listed, block = read_list(answer, name, len(Entry._fields))
+    length = len(Entry._fields) - 2 if len(read_list(answer, name)) <= 4 else 6
+    group, namespace, listed, block, *keys = read_list(answer, name, length)
     tokens = tuple(read_list(listed, name))
     if {*map(type, tokens)} != {int}:
         tokens = tuple(map(read_index, tokens))
@@ -107,10 +109,26 @@ def read_entry(answer: Any, name: str, groups: int) -> Entry:
         reject(name, group, f"a group below {groups}")
     if not (namespace is None or isinstance(namespace, str)):
         reject(name, namespace, "a namespace or None")
+    adapter, extras = keys or (None, ())
+    if not (adapter is None or isinstance(adapter, str)):
+        reject(name, adapter, "an adapter or None")
     if not tokens or None in tokens:
         reject(name, listed, "at least one token")
     at = read_number(name, block, "a block")
-    return Entry(number, namespace, tokens, at)
+    covered = [read_extra(extra, name) for extra in read_list(extras, name)]
+    try:
+        cover(tokens, covered)
+    except ValueError as error:
+        raise Broken("malformed", f"{name}: {error}") from None
+    return Entry(number, namespace, tokens, at, adapter, covered)
+
+
+def read_extra(answer: Any, name: str) -> Extra:
+    *ends, key = read_list(answer, name, 3)
+    if not isinstance(key, str):
+        reject(name, key, "the key of an extra")
+    first, end = read_blocks(name, ends)
+    return first, end, key
 
 
 def read_blocks(location: str, blocks: list[Any]) -> list[int]:

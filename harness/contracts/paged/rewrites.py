@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
+from lockstep.harness.contracts.paged.base import keep_legal
 from lockstep.harness.contracts.paged.model import list_groups
 from lockstep.harness.contracts.paged.operations import OPERATIONS
 from lockstep.harness.contracts.paged.transfers import name_transfer
@@ -42,20 +43,41 @@ def leave_out_names(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def unify(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Replaces a namespace, drops all drafts, or replaces one token by 1 everywhere."""
-    named = {name for op in ops if (name := op.get("namespace"))}
-    for names in (named, *({name} for name in sorted(named))):
-        for new in (None, *({"x"} - named)) if names else ():
-            yield [
-                {**op, "namespace": new} if op.get("namespace") in names else op
-                for op in ops
-            ]
+    """Replaces a name or a key, drops all extras or drafts, or replaces one token by 1
+    everywhere."""
+    for field in ("namespace", "adapter"):
+        named = {name for op in ops if (name := op.get(field))}
+        for names in (named, *({name} for name in sorted(named))):
+            for new in (None, *({"x"} - named)) if names else ():
+                yield [{**op, field: new} if op.get(field) in names else op for op in ops]
+    keys = {key for op in ops for _, _, key in op.get("extras", ())}
+    if keys:
+        yield [{**op, "extras": []} if "extras" in op else op for op in ops]
+    for key in sorted(keys):
+        for new in sorted({"x", "y"} - keys):
+            yield [replace_key(op, key, new) for op in ops]
     if any(op.get("drafts") for op in ops):
         yield [{**op, "drafts": [], "kept": 0} if "drafts" in op else op for op in ops]
     used = {token for op in ops for token in op.get("tokens", ())}
     used |= {op["sampled"] for op in ops if "sampled" in op}
     for token in sorted(used - {1}):
         yield [replace_token(op, token, 1) for op in ops]
+
+
+def replace_key(op: Op, key: str, new: str) -> Op:
+    extras = [
+        [*ends, new if name == key else name] for *ends, name in op.get("extras", ())
+    ]
+    return {**op, "extras": extras} if extras else op
+
+
+def cut(op: Op, begin: int, end: int) -> Op:
+    """Returns an operation with its tokens [begin, end) only."""
+    moved = [
+        [first - begin, last - begin, key] for first, last, key in op.get("extras", ())
+    ]
+    extras = {"extras": keep_legal(moved, end - begin)} if moved else {}
+    return {**op, "tokens": op["tokens"][begin:end], **extras}
 
 
 def replace_token(op: Op, token: int, new: int) -> Op:
@@ -70,8 +92,7 @@ def list_shorter(ops: Sequence[Op]) -> Iterator[list[Op]]:
     most = min((len(tokens) for tokens in opened), default=1) - 1
     for fewer in list_steps(most):
         yield [
-            {**op, "tokens": op["tokens"][fewer:]} if op["op"] == "open" else op
-            for op in ops
+            cut(op, fewer, len(op["tokens"])) if op["op"] == "open" else op for op in ops
         ]
 
 
@@ -82,10 +103,14 @@ def list_simpler(op: Op) -> Iterator[Op]:
     """Yields simpler forms of one operation."""
     tokens = op.get("tokens", ())
     for fewer in list_steps(len(tokens) - 1):
-        yield {**op, "tokens": tokens[: len(tokens) - fewer]}
+        yield cut(op, 0, len(tokens) - fewer)
     for index, token in enumerate(tokens):
         if token != 1:
             yield {**op, "tokens": replace_at(tokens, index, 1)}
+    extras = op.get("extras", ())
+    for index, (first, end, key) in enumerate(extras):
+        if first + 1 < end:
+            yield {**op, "extras": replace_at(extras, index, [first, end - 1, key])}
     yield from list_lower(op, MINIMUMS)
     for fewer in list_steps(len(op.get("drafts", ()))):
         count = len(op["drafts"]) - fewer

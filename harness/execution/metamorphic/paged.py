@@ -15,10 +15,9 @@ from lockstep.harness.execution.metamorphic.relations import (
     Tags,
 )
 from lockstep.harness.programs.program import Program
+from lockstep.reference.paged import Content, Input, Space, cover
 
-Tokens = tuple[int, ...]
-Prefix = tuple[str | None, Tokens]
-"""A namespace and the first tokens of a request."""
+Tokens = tuple[Input, ...]
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Request:
         awaited: the number of tokens that the transfer loads.
     """
 
-    namespace: str | None
+    space: Space
     tokens: Tokens
     drafts: Tokens = ()
     computed: int = 0
@@ -83,7 +82,7 @@ class PagedShadow(Shadow):
         super().__init__(program)
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
-        self.known: dict[Prefix, int] = {}
+        self.known: dict[Content, int] = {}
 
     def get(self, step: Step) -> Request:
         return self.requests[step.op["request"]]
@@ -92,10 +91,12 @@ class PagedShadow(Shadow):
         """Stores the tags of a step, which are the tags of a request's last tokens."""
         tokens = request.known
         for end, tag in enumerate(step.tags, len(tokens) - len(step.tags) + 1):
-            self.known.setdefault((request.namespace, tokens[:end]), tag)
+            self.known.setdefault((request.space, tokens[:end]), tag)
 
     def write_open(self, step: Step) -> None:
-        request = Request(step.op["namespace"], tuple(step.op["tokens"]))
+        op = step.op
+        space = Space(op["namespace"], op["adapter"])
+        request = Request(space, tuple(cover(op["tokens"], op["extras"])))
         self.requests[step.op["request"]] = request
         self.put(step, request)
 
@@ -152,7 +153,7 @@ class PagedShadow(Shadow):
             origin = self.requests[op.get("source", op.get("request"))]
             end = op.get("to", origin.computed)
             tokens = origin.known[:end] + tuple(op["tokens"])
-            request = Request(origin.namespace, tokens, (), end, end)
+            request = Request(origin.space, tokens, (), end, end)
             self.requests[op.get("target", op.get("request"))] = request
             self.put(step, request)
 
@@ -175,7 +176,7 @@ class PagedShadow(Shadow):
         for name in self.step:
             request = self.requests[name]
             ends = range(1, request.end + 1)
-            prefixes = [(request.namespace, request.known[:end]) for end in ends]
+            prefixes = [(request.space, request.known[:end]) for end in ends]
             tags = [self.known[prefix] for prefix in prefixes]
             for group in self.config["groups"]:
                 caches.append(hide(group, request.computed, tags))

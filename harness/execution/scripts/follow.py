@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from string import ascii_letters, digits
 from typing import Any, TypeVar
 
 from lockstep.harness.backends.backend import Backend
@@ -97,6 +98,27 @@ def follow(
     return notes, run
 
 
+SPELLED = {"namespace", "adapter", "extras"}
+"""The fields with names and keys."""
+
+
+def spell(value: Any, letters: dict[str, str]) -> Any:
+    """Replaces letters, the first by "a" and so on, at every depth of lists.
+
+    Names and keys that are equal, or begin or end alike, still do so.
+
+    Args:
+        value: a name, a number, None, or a list of such values.
+        letters: the replaced letters, to which new letters are added.
+    """
+    if isinstance(value, list):
+        return [spell(item, letters) for item in value]
+    if not isinstance(value, str):
+        return value
+    alphabet = ascii_letters + digits + "_.-"
+    return "".join(letters.setdefault(item, alphabet[len(letters)]) for item in value)
+
+
 def prepare(program: Program, backend: Backend) -> Program:
     """Returns the program up to the failing step, if its file names that step.
 
@@ -108,16 +130,13 @@ def prepare(program: Program, backend: Backend) -> Program:
     unsupported = why_unsupported(program, backend)
     if unsupported:
         raise UsageError(unsupported)
-    namespaces: dict[str, str] = {}
+    letters: dict[str, str] = {}
     ops = []
     for op in program.rules.rename(program.ops):
         tokens = [*(op.get("tokens") or ()), *(op.get("generate") or ())]
         if any(type(token) is not int for token in tokens):
             raise UsageError("a script needs whole numbers as tokens")
-        name = op.get("namespace")
-        if isinstance(name, str):
-            op = {**op, "namespace": namespaces.setdefault(name, f"n{len(namespaces)}")}
-        ops.append(op)
+        ops.append({**op, **{name: spell(op[name], letters) for name in SPELLED & {*op}}})
     step = program.meta.get("step")
     if type(step) is int and 0 <= step < len(ops):
         ops = ops[: step + 1]
