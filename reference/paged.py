@@ -6,7 +6,7 @@ namespace and the adapter of its request, and on all inputs up to and including 
 content of a position is therefore the same, no matter which request computed it.
 
 The input at a position is a token. If an extra, such as an image, covers the position,
-the input is also the key of the extra and the index of the position in the extra. Two
+the input is also the key of the extra and the offset of the position in the extra. Two
 requests thus share their first n positions if and only if their namespaces, their
 adapters and their first n tokens are equal, and also their extras, as far as these lie
 before n. A namespace never stands for an adapter, nor an adapter for a namespace.
@@ -26,11 +26,11 @@ class Space(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """A token at a position that an extra covers, and the index in the extra."""
+    """A token at a position that an extra covers, and its offset in the extra."""
 
     token: int
     key: str
-    index: int
+    offset: int
 
 
 Input = int | Covered
@@ -58,7 +58,7 @@ def cover(tokens: Sequence[int], extras: Sequence[Extra]) -> list[Input]:
                 f" one of the positions [{last}, {len(tokens)})"
             )
         covered = enumerate(tokens[first:end])
-        inputs[first:end] = [Covered(token, key, index) for index, token in covered]
+        inputs[first:end] = [Covered(token, key, offset) for offset, token in covered]
         last = end
     return inputs
 

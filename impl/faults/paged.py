@@ -54,7 +54,7 @@ def paged_namespace(cache: Any) -> None:
     change_hashes(cache, leave_out)
 
 
-@mistake("paged-full", 6, "vLLM#44701")
+@mistake("paged-full", 5, "vLLM#44701")
 def paged_names_joined(cache: Any) -> None:
     """The key has the letters of the namespace and of the adapter, and not which is
     which."""
@@ -87,32 +87,32 @@ def paged_short_key(cache: Any) -> None:
     change_hashes(cache, shorten)
 
 
-@mistake("paged-full", 6, "LMCache#690")
+@mistake("paged-full", 5, "LMCache#690")
 def paged_extras_ignored(cache: Any) -> None:
     """The key lacks the extras."""
     hash_extras(cache, "[]")
 
 
-@mistake("paged-full", 6, "LMCache#4086")
+@mistake("paged-full", 5, "LMCache#4086")
 def paged_extras_short_key(cache: Any) -> None:
     """The key has the first letters of the keys of extras only."""
     hash_extras(cache, "[(first, last, name[:1]) for first, last, name in extras]")
 
 
-@mistake("paged-full", 6)
+@mistake("paged-full", 5)
 def paged_extras_without_position(cache: Any) -> None:
     """The key has the keys of extras, but not where the extras are."""
     hash_extras(cache, "[name for _, _, name in extras]")
 
 
-@mistake("paged-full", 6)
+@mistake("paged-full", 5)
 def paged_extras_where_they_begin(cache: Any) -> None:
     """Only the key of the block in which an extra begins has its key."""
     begin = "len(keys) * self.unit"
     hash_extras(cache, f"[item for item in extras if item[0] >= {begin}]")
 
 
-@mistake("paged-full", 6)
+@mistake("paged-full", 5)
 def paged_extra_at_block_end(cache: Any) -> None:
     """An extra that begins at the last position of a block is left out there."""
     last = "(len(keys) + 1) * self.unit - 1"

@@ -9,9 +9,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Source
+from lockstep.harness.contracts.operation import Op, Source
 from lockstep.harness.execution.executor import Coverage, run
 from lockstep.harness.programs.generate.drawer import MOST_NUMBERS, Drawer
 from lockstep.harness.programs.generate.hypothesis import generate
@@ -218,6 +218,37 @@ def test_namespaces_are_nearly_equal() -> None:
     numbers = [int(a) - int(b) for a, b in pairs if (a + b).isdecimal()]
     assert {1 << 16, 1 << 32} <= {*numbers}
     assert any(a.startswith(b) for a, b in pairs)
+
+
+def test_adapters_and_extras_are_nearly_equal() -> None:
+    """Each of these is met in at least one of 20 programs."""
+    declared = cpu().contracts["paged"]["paged-full"]
+    met: Counter[str] = Counter()
+    for program in draw_some(MANY, "paged", "paged-full", declared):
+        pairs = combinations((op for op in program.ops if op["op"] == "open"), 2)
+        met.update({name for pair in pairs for name in compare_opened(*pair)})
+    names = "letters", "another key", "near key", "another place", "another end"
+    assert {name: met[name] for name in names if met[name] < MANY / 20} == {}
+
+
+def compare_opened(one: Op, other: Op) -> Iterator[str]:
+    """In what requests with the same first two tokens are nearly equal."""
+    if one["tokens"][:2] != other["tokens"][:2]:
+        return
+    names = [(op["namespace"], op["adapter"]) for op in (one, other)]
+    letters = {"".join(name or "" for name in pair) for pair in names}
+    if names[0] != names[1] and len(letters) == 1:
+        yield "letters"
+    for first, end, key in one["extras"]:
+        for other_first, other_end, other_key in other["extras"]:
+            if key == other_key and first != other_first:
+                yield "another place"
+            elif key == other_key and end != other_end:
+                yield "another end"
+            elif key != other_key and first == other_first:
+                yield "another key"
+                if key[:4] == other_key[:4] or key[-4:] == other_key[-4:]:
+                    yield "near key"
 
 
 def test_one_request_has_several_transfers() -> None:

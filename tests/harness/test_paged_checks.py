@@ -210,6 +210,28 @@ def test_what_the_step_computes_elsewhere_is_a_lie() -> None:
     assert "names block 9" in refuse_entry(Entry(0, None, (1, 2), 9), *BEGUN[:2])
 
 
+def test_an_entry_stands_for_its_adapter_and_its_extras() -> None:
+    opened = ask("open", "a", tokens=[1, 2, 3], adapter="x", extras=[[0, 3, "k"]])
+    ops = opened, ask("schedule", "a"), RUN
+    model = reach(*ops, extra_keys=True)
+    right = Entry(0, None, (1, 2), 3, "x", ((0, 2, "k"),))
+    check_entries(model, [right], {(3, 0): (0, 0), (3, 1): (0, 1)}, {})
+    wrong = [
+        right._replace(adapter=None),
+        right._replace(adapter=None, namespace="x"),
+        right._replace(extras=()),
+        right._replace(extras=((0, 1, "k"),)),
+        right._replace(extras=((0, 2, "l"),)),
+    ]
+    for entry in wrong:
+        words = refuse(
+            check_entries, model, [entry], {(3, 0): (0, 0), (3, 1): (0, 1)}, {}
+        )
+        assert "in place of token None" in words
+    named = "the tokens [1, 2] (namespace None, adapter x, extras [[0, 2, 'k']], group 0)"
+    assert named in refuse(check_entries, model, [right], {}, {})
+
+
 # --- events -----------------------------------------------------------------------------
 
 FIRST, NEXT = Entry(0, None, (1, 2), 3), Entry(0, None, (1, 2, 3, 4), 4)
@@ -265,6 +287,12 @@ MALFORMED: tuple[Callable[[], Any], ...] = (
     lambda: read_entries([(0, None, [], 0)], 1),
     lambda: read_entries([(0, None, ["x"], 0)], 1),
     lambda: read_entries([(0, None, [1], None)], 1),
+    lambda: read_entries([(0, None, [1], 0, None)], 1),
+    lambda: read_entries([(0, None, [1], 0, 7, [])], 1),
+    lambda: read_entries([(0, None, [1], 0, None, [(0, 1)])], 1),
+    lambda: read_entries([(0, None, [1], 0, None, [(0, 1, 7)])], 1),
+    lambda: read_entries([(0, None, [1], 0, None, [(0, None, "k")])], 1),
+    lambda: read_entries([(0, None, [1], 0, None, [(0, 2, "k")])], 1),
     lambda: read_events([("moved", FIRST)], 1),
     lambda: read_events([("cleared", FIRST)], 1),
     lambda: read_events([("stored", None)], 1),

@@ -36,6 +36,10 @@ def remove(sequence: int, begin: int) -> dict[str, Any]:
     return {"op": "remove", "sequence": sequence, "begin": begin, "end": None}
 
 
+def opened(name: str, tokens: Sequence[int], **more: Any) -> dict[str, Any]:
+    return {"op": "open", "request": name, "tokens": tokens, **more}
+
+
 CLONE = {"op": "clone", "into": "b"}
 COPY = {"op": "copy_prefix", "source": 0, "target": 1, "length": 1}
 PREPARE = {"op": "prepare", "offsets": [0, 4]}
@@ -98,12 +102,43 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*LAYER, *UNIFIED])
+NEW, CUT = [1, 2, 1, 2], [[1, 3, "x"]]
+PAGED: dict[str, tuple[Ops, Ops]] = {
+    "no first token, and the extras where they then are": (
+        [opened("a", NEW, extras=[[0, 1, "x"], [1, 4, "y"]]), opened("b", NEW)],
+        [opened("a", NEW[1:], extras=[[0, 3, "y"]]), opened("b", NEW[1:])],
+    ),
+    "fewer tokens than an extra covers": (
+        [opened("a", NEW, extras=[[1, 4, "x"]])],
+        [opened("a", NEW[:3], extras=CUT)],
+    ),
+    "a shorter extra": (
+        [opened("a", NEW, extras=[[1, 4, "x"]])],
+        [opened("a", NEW, extras=CUT)],
+    ),
+    "a simple key everywhere": (
+        [opened(name, NEW, extras=[[1, 3, "5f3c"]]) for name in "ab"],
+        [opened(name, NEW, extras=CUT) for name in "ab"],
+    ),
+    "no extras": (
+        [opened(name, NEW, extras=CUT) for name in "ab"],
+        [opened(name, NEW) for name in "ab"],
+    ),
+    "no adapter": (
+        [opened(name, NEW, adapter="bc", namespace="a") for name in "ab"],
+        [opened(name, NEW, namespace="a") for name in "ab"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*LAYER, *UNIFIED, *PAGED])
 def test_simpler_operations(name: str) -> None:
     config: dict[str, Any] = {}
     if name in UNIFIED:
         config = {"contract": "unified", "kind": "causal", "sequences": 8}
-    before, after = {**LAYER, **UNIFIED}[name]
+    if name in PAGED:
+        config = {"contract": "paged", "kind": "paged-full", "extra_keys": True}
+    before, after = {**LAYER, **UNIFIED, **PAGED}[name]
     assert is_proposed(make(*before, **config), make(*after, **config))
 
 

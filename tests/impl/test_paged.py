@@ -36,20 +36,74 @@ def take(manager: BlockManager, name: str, count: int = 24) -> int | None:
 # --- keys -------------------------------------------------------------------------------
 
 
-def get_keys(tokens: Sequence[int], namespace: str | None = None) -> list[bytes]:
-    return PrefixHash(2, namespace).extend(tokens)
+def get_keys(tokens: Sequence[int], *names: str | None, extras: Any = ()) -> list[bytes]:
+    return PrefixHash(2, names or (None, None), extras).extend(tokens)
 
 
 def test_a_key_stands_for_the_whole_prefix_and_its_namespace() -> None:
     assert len(get_keys([1, 2, 3, 4, 5])) == 2
     assert get_keys([1, 2, 3, 4])[0] == get_keys([1, 2, 9, 9])[0]
     assert get_keys([1, 2, 3, 4])[1] != get_keys([9, 9, 3, 4])[1]
-    keys = [get_keys([1, 2], space)[0] for space in (None, "x", "y", "=x")]
-    assert len(set(keys)) == 4
+    pairs = [(None, None), ("x", None), ("y", None), (None, "x"), ("x", "x")]
+    letters = [("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"), ("a', 'b", "c")]
+    keys = {get_keys([1, 2], *names)[0] for names in [*pairs, *letters]}
+    assert len(keys) == 10
+
+
+def test_a_key_stands_for_the_extras_that_cover_its_prefix() -> None:
+    """The number of first keys that are those of [1, 4) with the key "k"."""
+    wanted = get_keys([1, 2, 3, 4, 5, 6], extras=[(1, 4, "k")])
+    assert wanted[0] != get_keys([1, 2])[0]
+    shared = {
+        (1, 4, "l"): 0,
+        (0, 4, "k"): 0,
+        (2, 4, "k"): 0,
+        (1, 2, "k"): 1,
+        (1, 3, "k"): 1,
+        (1, 5, "k"): 2,
+        (1, 6, "k"): 2,
+    }
+    for extra, count in shared.items():
+        keys = get_keys([1, 2, 3, 4, 5, 6], extras=[extra])
+        same = [key == other for key, other in zip(keys, wanted, strict=True)]
+        assert same == [number < count for number in range(3)], extra
+    both = get_keys([1, 2, 3, 4, 5, 6], extras=[(1, 2, "k"), (2, 4, "k")])
+    assert [both[0] == wanted[0], both[1] == wanted[1]] == [True, False]
+
+
+def test_extras_are_cut_with_the_keys() -> None:
+    """Behind the cut, other tokens come without extras."""
+    extras = [(0, 1, "k"), (1, 4, "l")]
+    first = PrefixHash(2, extras=extras)
+    assert first.extend([1, 2, 3, 4]) == get_keys([1, 2, 3, 4], extras=extras)
+    branch = first.branch(3)
+    assert branch.keys == first.keys[:1]
+    cut_extras = [(0, 1, "k"), (1, 3, "l")]
+    assert branch.extend([1, 2, 3, 4]) == get_keys([1, 2, 3, 4], extras=cut_extras)
+    assert first.extend([1, 2, 3, 4]) == get_keys([1, 2, 3, 4], extras=extras)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"namespace": ""},
+        {"adapter": ""},
+        {"extras": [(1, 1, "k")]},
+        {"extras": [(-1, 1, "k")]},
+        {"extras": [(1, 4, "k")]},
+        {"extras": [(0, 2, "")]},
+        {"extras": [(0, 2, "k"), (1, 3, "l")]},
+    ],
+)
+def test_wrong_names_and_extras_open_nothing(more: Any) -> None:
+    manager = make()
+    with pytest.raises(MisuseError, match=r"^open: the "):
+        manager.open("a", [1, 2, 3], **more)
+    assert not manager.requests
 
 
 def test_keys_grow_with_the_tokens_and_are_cut() -> None:
-    growing = PrefixHash(2, None)
+    growing = PrefixHash(2)
     assert growing.extend([1]) == []
     assert growing.extend([1, 2, 3]) == get_keys([1, 2])
     growing.cut(1)

@@ -120,7 +120,7 @@ def uncover(inputs: Sequence[Input]) -> list[list[Any]]:
     extras: list[list[Any]] = []
     for position, item in enumerate(inputs):
         if isinstance(item, Covered):
-            if not item.index:
+            if not item.offset:
                 extras.append([position, position, item.key])
             extras[-1][1] = position + 1
     return extras

@@ -88,7 +88,7 @@ class Relay:
         arguments = [
             self.take(name, message[name], config["dtype"])
             for name in asked
-            if name not in (*PLACE, *not_sent)
+            if name in message and name not in (*PLACE, *not_sent)
         ]
         returned = getattr(cache, op.removesuffix("_request"))(*arguments)
         for name in CONSUMING.get(op, ()):

@@ -43,8 +43,9 @@ ALONE = [
 ]
 TAKES = [trim(1), {"op": "rollback", "counts": [1, 0]}]
 PARTS = [{"kind": "batch-kv", "heads": 2}, {"kind": "batch-rotating", "window": 8}]
+EXTRAS = [[0, 1, "k"], [1, 3, "l"]]
 PAGED = [
-    {"op": "open", "request": "a", "tokens": [1, 1, 2]},
+    {"op": "open", "request": "a", "tokens": [1, 1, 2], "adapter": "x", "extras": EXTRAS},
     {"op": "match", "request": "a"},
     {"op": "schedule", "request": "a"},
     {"op": "run"},
@@ -63,7 +64,8 @@ PAGED = [
 def make_program(kind: str, data: str = "tags") -> Program:
     """A program with each message of its kind; of a batch with padding on both sides."""
     if kind == "paged-full":
-        return make(*PAGED, contract="paged", kind=kind, data=data)
+        options = {"data": data, "extra_keys": True}
+        return make(*PAGED, contract="paged", kind=kind, **options)
     is_state = kind == "batch-state"
     reads, takes = (READS[:1], []) if is_state else (READS, TAKES)
     begin = [{"op": "open", "rows": 2}, update(3, left=[0, 1]), *reads, *takes]
