@@ -98,7 +98,7 @@ def follow(
     return notes, run
 
 
-SPELLED = {"namespace", "adapter", "extras"}
+SPELLED = ("namespace", "adapter", "extras")
 """The fields with names and keys."""
 
 
@@ -136,7 +136,8 @@ def prepare(program: Program, backend: Backend) -> Program:
         tokens = [*(op.get("tokens") or ()), *(op.get("generate") or ())]
         if any(type(token) is not int for token in tokens):
             raise UsageError("a script needs whole numbers as tokens")
-        ops.append({**op, **{name: spell(op[name], letters) for name in SPELLED & {*op}}})
+        spelled = {name: spell(op[name], letters) for name in SPELLED if name in op}
+        ops.append({**op, **spelled})
     step = program.meta.get("step")
     if type(step) is int and 0 <= step < len(ops):
         ops = ops[: step + 1]
