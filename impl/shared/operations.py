@@ -46,7 +46,7 @@ PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "drop_last": (False, False, False, True),
-    "extra_keys": (False, True, True),
+    "extra_keys": (False, True),
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
     "reads": ([], [0], [0, 0], [1], [1, 0], [2, 1]),

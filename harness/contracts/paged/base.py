@@ -81,23 +81,34 @@ def draw_key(source: Source, other: str = "") -> str:
     return source.pick([name for name in near if name != other])
 
 
-def draw_extras(source: Source, inputs: Sequence[Input], shared: int) -> list[list[Any]]:
-    """Draws extras that are equal or nearly equal to those of `inputs`, and a new one,
-    mostly behind the first `shared` inputs, which another request has too."""
+def draw_extras(
+    source: Source, inputs: Sequence[Input], shared: int, differs: bool
+) -> list[list[Any]]:
+    """Draws extras.
+
+    Args:
+        source: makes the choices.
+        inputs: the inputs of a request; another request has the first `shared`, too.
+        shared: see `inputs`.
+        differs: whether to change an extra of `inputs` a little, or to add an extra
+            anywhere. Otherwise, an extra is only added behind the shared inputs.
+    """
     extras = uncover(inputs)
-    if extras and source.below(2):
+    if extras and differs:
         at = source.below(len(extras))
         first, end, key = extras[at]
-        change = source.below(4)
+        change = source.below(5)
         if change < 2:
             key = draw_key(source, key)
         elif change == 2:
             end = source.between(first + 1, len(inputs))
-        else:
+        elif change == 3:
             first, end = source.pick(((first + 1, end + 1), (first - 1, end - 1)))
+        else:
+            end = first  # is left out
         changed = [*extras[:at], [first, end, key], *extras[at + 1 :]]
         extras = keep_legal(changed, len(inputs))
-    begin = max(extras[-1][1] if extras else 0, shared if source.below(4) else 0)
+    begin = max(extras[-1][1] if extras else 0, 0 if differs else shared)
     if begin < len(inputs) and source.below(3):
         first = source.between(begin, len(inputs) - 1)
         end = min(len(inputs), first + source.pick((2, 1, 3, 5, 8)))

@@ -111,11 +111,10 @@ class Open(PagedOperation):
         while model.why_too_long(len(drawn)):
             drawn.pop()
         fields = {"request": find_free_name(model), "tokens": list_tokens(drawn)}
-        extras = (
-            draw_extras(source, drawn, len(tokens))
-            if has_keys and source.below(4)
-            else []
-        )
+        extras: list[list[Any]] = []
+        if has_keys:
+            differs = not source.below(6 if model.goes_far else 2)
+            extras = draw_extras(source, drawn, len(tokens), differs)
         return {**fields, **space._asdict(), "extras": extras}
 
     def describe(self, op: Op) -> str:
