@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from lockstep.harness.backends.backend import Backend
+from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.contracts.operation import Answer, Op, Step
 from lockstep.harness.core.errors import Unavailable
 from lockstep.harness.execution.compare import Difference
@@ -142,40 +142,47 @@ class Search:
 
     def draw(self, count: int, seed: int) -> list[Program]:
         """Draws programs, half of them with the config of the failing program."""
-        from lockstep.harness.programs.generate.hypothesis import generate
-
         program = self.program
-        contract, kind = program.contract, program.kind
-        declared = replace(self.backend.contracts[contract][kind], refuses=False)
+        declared = self.backend.contracts[program.contract][program.kind]
         fields = program.config.items()
         fixed = {name: (value,) for name, value in fields if name != "kind"}
-        kinds = declared, replace(declared, config={**declared.config, **fixed})
-        drawn: list[list[Program]] = []
-        for chosen in kinds:
-            programs: list[Program] = []
-            drawer = Drawer(contract, kind, chosen, self.backend.dtypes, self.avoid)
-            drawer.aim_at([cell for cell in drawer.cells if cell[1] == self.operation])
-            generate(count // 2, seed, drawer.draw, programs.append)
-            drawn.append(programs)
-        return [*chain.from_iterable(zip(*drawn, strict=True))]
+        narrow = replace(declared, config={**declared.config, **fixed})
+        halves = (self.draw_of(kind, count // 2, seed) for kind in (declared, narrow))
+        return [*chain.from_iterable(zip(*halves, strict=False))]
+
+    def draw_of(self, declared: Kind, count: int, seed: int) -> list[Program]:
+        from lockstep.harness.programs.generate.hypothesis import generate
+
+        form = self.program.contract, self.program.kind, replace(declared, refuses=False)
+        drawer = Drawer(*form, self.backend.dtypes, self.avoid)
+        drawer.aim_at([cell for cell in drawer.cells if cell[1] == self.operation])
+        drawn: list[Program] = []
+
+        def consume(program: Program) -> None:
+            self.worker.note(program)
+            drawn.append(program)
+
+        generate(count, seed, drawer.draw, consume)
+        return drawn
 
     def list_examples(self, program: Program) -> Iterator[Example]:
-        """Runs a program. Yields an example for each operation of the name.
-
-        An operation after which the backend diverges in another way counts as one that
-        agrees: a ledger entry must not describe it.
-        """
+        """Runs a program. Yields an example for each operation of the name, except for
+        one that diverges in another way: it shows another bug."""
         if self.step < len(self.program.ops) - 1:
             yield from self.list_followed(program)
             return
         run = self.run(program)
+        end = run.result.divergence
         for number, example in run.seen.items():
-            yield example._replace(diverges=self.is_shown(run, number))
+            diverges = self.is_shown(run, number)
+            if diverges or end is None or number < end.step:
+                yield example._replace(diverges=diverges)
 
     def list_followed(self, program: Program) -> Iterator[Example]:
         """Yields an example for some operations of the name, each followed by the later
-        operations of the failing program. Those that diverge are left out of the program,
-        as the cache may be wrong after them."""
+        operations of the failing program. An operation that diverges in another way counts
+        as one that agrees: a ledger entry must not describe it. Those that diverge are
+        left out of the program, as the cache may be wrong after them."""
         before: list[Op] = []
         tried = 0
         for op in program.ops:
