@@ -180,9 +180,12 @@ class Search:
 
     def list_followed(self, program: Program) -> Iterator[Example]:
         """Yields an example for some operations of the name, each followed by the later
-        operations of the failing program. An operation that diverges in another way counts
-        as one that agrees: a ledger entry must not describe it. Those that diverge are
-        left out of the program, as the cache may be wrong after them."""
+        operations of the failing program.
+
+        An operation that diverges in another way counts as one that agrees, because a
+        ledger entry must not describe it. Those that diverge are left out of the program,
+        because the cache may be wrong after them.
+        """
         before: list[Op] = []
         tried = 0
         for op in program.ops:
