@@ -109,8 +109,7 @@ class Pages:
     # --- a step -------------------------------------------------------------------------
 
     def schedule(self, name: str, count: int) -> int | None:
-        """Starts a job (G:2189 to 2208), computes a chunk of its prompt, and the last
-        token (G:1700).
+        """Starts a job (G:2189 to 2208), and computes a chunk of its prompt.
 
         If a chunk finds tokens that another request has computed since, they count as
         computed in this step.
@@ -131,8 +130,6 @@ class Pages:
         while not job.is_prefill_done() and sequence.kv_position < start + count:
             job.prefill([])
             start = before if is_running else self.find_start(sequence)
-        if start + count >= len(sequence.sequence_ids):
-            job.get_input_ids_list(add_to_cache=True)
         return int(start)
 
     def find_start(self, sequence: Any) -> int:
@@ -149,9 +146,14 @@ class Pages:
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
-        """Appends a token, and publishes a page that is full (J:818 to 837)."""
+        """Computes the last token (G:1700), appends a token, and publishes a page that is
+        full (J:818 to 837).
+
+        An iteration does this for all jobs before it computes other prompts.
+        """
         job = self.jobs[name]
         (sequence,) = job.sequences
+        job.get_input_ids_list(add_to_cache=True)
         sequence.sequence_ids.append(torch.tensor([[sampled]]))
         before = sequence.kv_position // self.page
         sequence.kv_position += 1

@@ -29,6 +29,10 @@ def overflow(rule: str) -> Duty:
     return Duty({"op": "update", "offset + length - step": [1, None]}, rule)
 
 
+def _overwrite(array: Any) -> None:
+    array.fill_(math.nan)
+
+
 def declare_static(
     library: str,
     name: str,
@@ -46,7 +50,7 @@ def declare_static(
         arrays=TorchArrays("cpu"),
         open=opener,
         dtypes=dtypes,
-        overwrite=lambda array: array.fill_(math.nan),
+        overwrite=_overwrite,
         tolerance=tolerance,
         ledger=LEDGER,
         code=("lockstep",),
