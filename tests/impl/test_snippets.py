@@ -33,6 +33,10 @@ PROGRAMS = 2
 LONGEST = 28
 """Operations of these: longer ones may have more numbers than a script holds."""
 
+LIBRARIES = (
+    "mlx_lm", "mlx_vlm", "vllm_mlx", "transformers", "litgpt", "executorch", "fla",
+)  # fmt: skip
+
 RUNNER = """
 import contextlib, io, json, sys, traceback
 
@@ -121,7 +125,7 @@ class Framework:
         self.ended = run_all(self.scripts, folder)
 
 
-@pytest.fixture(scope="module", params=["mlx_lm", "mlx_vlm", "transformers"])
+@pytest.fixture(scope="module", params=LIBRARIES)
 def framework(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Framework:
     if find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
