@@ -208,7 +208,7 @@ def known(
         event = pool.call(Describe(name, program.to_json(), count, settings.seed))
         if isinstance(event, Stopped):
             raise UsageError(f"{path}: cannot be described: {event.describe()}")
-        entry = make_entry(event, name, program, (verdict, reason, link))
+        entry = make_entry(event, program, (verdict, reason, link))
         lines = (
             f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entry.items()
         )

@@ -260,12 +260,11 @@ def format_environment(event: Ran, program: Program, backend: str) -> str:
 
 def make_entry(
     described: Described,
-    backend: str,
     program: Program,
     texts: tuple[str, str, str | None],
 ) -> dict[str, Any]:
     """Makes the ledger entry of a failing program. texts: verdict, reason and link."""
-    divergence = described.divergence
+    divergence, backend = described.divergence, described.name
     program = replace(program, ops=program.ops[: divergence.step + 1], meta={})
     what = f"{program.kind}-{divergence.operation}-{divergence.what}"
     verdict, reason, link = texts

@@ -565,6 +565,7 @@ class Described(Answer, frozen=True):
         diverging, agreeing: the number of operations that were tested.
         missed: diverging operations that the condition does not describe.
         included: agreeing operations that the condition describes.
+        name, versions: of the backend.
     """
 
     divergence: Divergence
@@ -574,6 +575,7 @@ class Described(Answer, frozen=True):
     agreeing: Natural = 0
     missed: Natural = 0
     included: Natural = 0
+    name: str = ""
     versions: dict[str, str] = {}
 
     def check(self) -> None:

@@ -222,7 +222,8 @@ def describe(worker: Runner, backend: Backend, task: m.Describe) -> m.Described:
     program = replace(program, ops=program.ops[: divergence.step + 1], meta={})
     failing = program, divergence
     described = find_description(worker, backend, *failing, task.count, task.seed)
-    return structs.replace(described, versions=get_versions(backend))
+    facts = {"name": clean(backend.name), "versions": get_versions(backend)}
+    return structs.replace(described, **facts)
 
 
 def make_snippet(worker: Runner, backend: Backend, task: m.WriteSnippet) -> m.Snippet:
