@@ -126,6 +126,12 @@ def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path, blank: str) -
 # --- what is refused; more in `hostile.programs` ----------------------------------------
 
 
+@pytest.mark.parametrize("name", ["scope", "variant"])
+def test_an_index_is_not_negative(name: str) -> None:
+    with pytest.raises(UsageError, match=f"config: {name}: -1 is less than the minimum"):
+        parse_program(with_config(**{name: -1}), "here")
+
+
 def test_deep_nesting_inside_a_field_is_refused_or_free() -> None:
     """In `meta` anything may stand, as long as Python can hold it."""
     deep: Any = 0

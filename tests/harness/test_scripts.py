@@ -112,6 +112,7 @@ def test_values_are_the_same_if_their_types_are(
 
 def test_an_array_of_floats_has_no_integers() -> None:
     integers, floats = (np.array([1, 2], kind) for kind in ("int64", "float32"))
+    assert plain.list_numbers(correct(), (1, 2)) == [1, 2]
     assert plain.compare("sizes", plain.list_numbers(correct(), integers), [1, 2])
     assert not plain.compare("sizes", plain.list_numbers(correct(), floats), [1, 2])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -94,6 +95,21 @@ def test_another_first_tag_changes_no_answer() -> None:
 
     for program in get_programs(KIND)[:10]:
         assert run(program, replace(backend, open=open_turned)).divergence is None
+
+
+def test_prompts_share_tokens_in_each_way() -> None:
+    """`draw_prompt` has a comment for each way."""
+    ways = Counter[tuple[bool, ...]]()
+    for program in get_programs("serving-full"):
+        for op in program.ops:
+            if op.get("of") is not None:
+                fields = op["new"] > 0, op["before"] > 0, op["gap"] > 0
+                ways[len(op["pieces"]) == 2, *fields] += 1
+    # longer, a branch; shorter, another answer; moved; cut out; cut out and more; replaced
+    wanted = [(0, 1, 0, 0), (0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 0), (1, 1, 0, 0)]
+    wanted.append((1, 0, 0, 1))
+    few = min(ways[way] for way in wanted)
+    assert few > sum(ways.values()) / 40
 
 
 # --- requests ---------------------------------------------------------------------------
