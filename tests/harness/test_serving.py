@@ -105,7 +105,7 @@ def test_prompts_share_tokens_in_each_way() -> None:
             if op.get("of") is not None:
                 fields = op["new"] > 0, op["before"] > 0, op["gap"] > 0
                 ways[len(op["pieces"]) == 2, *fields] += 1
-    # longer, a branch; shorter, another answer; moved; cut out; cut out and more; replaced
+    # longer or a branch; shorter or as before; moved; cut; cut and longer; replaced
     wanted = [(0, 1, 0, 0), (0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 0), (1, 1, 0, 0)]
     wanted.append((1, 0, 0, 1))
     few = min(ways[way] for way in wanted)
