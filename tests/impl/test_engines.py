@@ -14,6 +14,8 @@ import pytest
 
 from lockstep.harness.backends import Unavailable
 from lockstep.impl.peers.engines.engine import Engine, StandIn
+from lockstep.impl.peers.engines.exllamav3 import EXLLAMAV3
+from lockstep.impl.peers.engines.layers import EXECUTORCH, FLA, LITGPT, load_litgpt
 from lockstep.impl.peers.engines.lean import (
     Importer,
     LeanImporter,
@@ -267,10 +269,10 @@ def require(load: Callable[[], Any]) -> Any:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("engine", [VLLM, SGLANG])
+@pytest.mark.parametrize("engine", [VLLM, SGLANG, EXLLAMAV3, LITGPT, EXECUTORCH, FLA])
 def test_the_pins_are_what_is_loaded(engine: Engine) -> None:
     pins = dict(re.findall(r"^(\S+)==(.*)$", (ROOT / engine.pins).read_text(), re.M))
-    assert pins.pop(engine.package) == engine.version
+    assert pins.pop(engine.name) == engine.version
     assert pins.keys() <= {*engine.needs}, "no manager uses it"
 
 
@@ -313,6 +315,17 @@ def test_every_stand_in_for_vllm_is_needed() -> None:
 def test_every_stand_in_for_sglang_is_needed() -> None:
     open_sliding(require(load_sglang), "python").swa_reprefill_tail_tokens()
     assert list_idle(SGLANG, open_sglang()) == []
+
+
+def test_every_stand_in_for_exllamav3_is_needed() -> None:
+    importer = require(lambda: open_engine(EXLLAMAV3))
+    importer.load("exllamav3.generator.job")
+    assert list_idle(EXLLAMAV3, importer) == []
+
+
+def test_every_stand_in_for_litgpt_is_needed() -> None:
+    require(load_litgpt)
+    assert list_idle(LITGPT, open_engine(LITGPT)) == []
 
 
 def list_idle(engine: Engine, importer: Importer) -> list[str]:
