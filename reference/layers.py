@@ -160,35 +160,6 @@ class Model:
         return reached if self.request is None else min(reached, len(self.request))
 
 
-def check_reads(owners: Sequence[int | None], can_be_read: Sequence[bool]) -> None:
-    """Raises ValueError unless each reading layer reads an earlier layer with K and V.
-
-    In a pass, the layers compute one after another. A reading layer writes nothing. When
-    it computes, the layer that it reads has written the tokens of the pass; the queries
-    are at the positions of these tokens and see what the queries of the other layer see.
-
-    Args:
-        owners: for each layer, the number of the layer that it reads, or None.
-        can_be_read: for each layer, whether it keeps K and V of its own.
-    """
-    for layer, owner in enumerate(owners):
-        if owner is None:
-            continue
-        if not 0 <= owner < len(owners):
-            raise ValueError(f"layer {layer} reads layer {owner}, which does not exist")
-        if owner == layer:
-            raise ValueError(f"layer {layer} reads itself")
-        if owner > layer:
-            raise ValueError(f"layer {layer} reads layer {owner}, which computes later")
-        if owners[owner] is not None:
-            raise ValueError(
-                f"layer {layer} reads layer {owner}, which only reads layer"
-                f" {owners[owner]}; name that layer"
-            )
-        if not can_be_read[owner]:
-            raise ValueError(f"layer {layer} reads layer {owner}, which has no K and V")
-
-
 def check_tokens(tokens: Tokens) -> None:
     for token in tokens:
         if not isinstance(token, int) or isinstance(token, bool):

@@ -28,7 +28,7 @@ WRONG = [
     ([4], "layer 4 reads itself"),
     ([0, 6], "layer 5 reads layer 6, which does not exist"),
     ([5, 0], "layer 4 reads layer 5, which computes later"),
-    ([0, 4], "layer 5 reads layer 4, which only reads layer 0; name that layer"),
+    ([0, 4], "layer 5 reads layer 4, which only reads layer 0; name it"),
     ([3], "layer 4 reads layer 3, which has no K and V"),
 ]
 

@@ -16,7 +16,6 @@ from lockstep.harness.contracts.operation import (
     ask,
 )
 from lockstep.harness.core.document import Schema, integer, optional
-from lockstep.reference.layers import check_reads
 from lockstep.reference.paged import (
     Content,
     Group,
@@ -110,7 +109,10 @@ CONFIG: Mapping[str, Schema] = {
   requests, which are not in the step.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
 * `reads`: for each layer that only reads another layer, the number of that layer. The
-  reading layers come after the layers of all groups; see `reference.layers.check_reads`.
+  reading layers come after the layers of all groups. In a step, the layers compute one
+  after another. A reading layer writes nothing. When it computes, the layer that it reads
+  has written the tokens of the step; its queries are at the positions of these tokens,
+  and see what the queries of the other layer see.
 
 No field determines which states a state group keeps. The backend chooses, and any choice
 leads to allowed hits."""
@@ -147,14 +149,10 @@ def why_illegal_config(config: Config) -> str | None:
                 "hash_block must divide the block of every group:"
                 f" {config['hash_block']} does not divide {group['block']}"
             )
-    types_of_layers = [types[number] for number in list_groups(config)]
-    reading: list[int | None] = [*[None] * len(types_of_layers), *config["reads"]]
     if config["reads"] and config["data"] != "backend":
         return "reads needs K and V in the backend; set data to backend"
-    try:
-        check_reads(reading, [item != "state" for item in types_of_layers])
-    except ValueError as error:
-        return f"reads: {error}"
+    if reason := why_illegal_reads(config):
+        return f"reads: {reason}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
     if "state" in types and config["lookahead"]:
@@ -162,6 +160,25 @@ def why_illegal_config(config: Config) -> str | None:
             "lookahead must be 0 with a group of the type state, because a state"
             " cannot take back drafts"
         )
+    return None
+
+
+def why_illegal_reads(config: Config) -> str | None:
+    """Returns why a layer of `reads` cannot read the layer that it names, or None."""
+    groups, reads = list_groups(config), config["reads"]
+    count = len(groups)
+    for layer, source in enumerate(reads, count):
+        about = f"layer {layer} reads layer {source}"
+        if source >= count + len(reads):
+            return f"{about}, which does not exist"
+        if source == layer:
+            return f"layer {layer} reads itself"
+        if source > layer:
+            return f"{about}, which computes later"
+        if source >= count:
+            return f"{about}, which only reads layer {reads[source - count]}; name it"
+        if config["groups"][groups[source]]["type"] == "state":
+            return f"{about}, which has no K and V"
     return None
 
 
