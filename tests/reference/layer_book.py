@@ -3,6 +3,7 @@
 `fill 4` writes the tags 10, 11, 12 and 13, `add 30 31` these; `new` goes on with a fresh
 cache, `new state` or `new window=2` with another one; snapshots are still there. `see 2`
 answers with what a query at position 2 sees, `holds` with the offset and the state.
+`pools 2` answers with the tokens whose mean the entry is that ends at position 2.
 `keep s 1` takes a snapshot from position 1 on; it is said as `1 4: 11 12 13`, which are
 its label and its tags; of a window, those that a cache holds into which it is restored.
 """
@@ -15,11 +16,17 @@ from typing import Any
 from cases import Desk, read_words, say
 
 from lockstep.reference.kv import KVCache
+from lockstep.reference.pooled import PooledCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.state import StateCache
 
-KINDS = {"kv": KVCache, "rotating": RotatingCache, "state": StateCache}
+KINDS = {
+    "kv": KVCache,
+    "rotating": RotatingCache,
+    "state": StateCache,
+    "pooled": PooledCache,
+}
 
 
 class LayerDesk(Desk):
@@ -46,6 +53,10 @@ class LayerDesk(Desk):
 
     def do_see(self, query: int) -> Any:
         return self.cache.visible(query)
+
+    def do_pools(self, end: int) -> Any:
+        assert isinstance(self.cache, PooledCache)
+        return self.cache.get_pooled(self.cache.tokens[end])
 
     def do_holds(self) -> str:
         return say_held(self.cache)

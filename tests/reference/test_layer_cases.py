@@ -165,6 +165,65 @@ split and merge leave the later state whole
     split c 2 x y > none / 2 3: 10 11 12; merge p c m > 2 3: 10 11 12;
     merge p none m > none; clone; add 30; holds > 4: 10 11 12 30; free; holds > 0: -;
     keep s 0 > none
+# --- compressed entries
+an entry, named by its last token, is seen from that token on
+    pooled pool=3 | see 0 > -; fill 7; see 0 > -; see 1 > -; see 2 > 12; see 4 > 12;
+    see 5 > 12 15; see 6 > 12 15; holds > 7: 12 15; size > 2; older > -;
+    new pool=1; fill 3; see 0 > 10; see 2 > 10 11 12; size > 3
+it is the mean of its window
+    pooled pool=3 | fill 7; pools 2 > 10 11 12; pools 5 > 13 14 15;
+    new pool=1; fill 2; pools 0 > 10; pools 1 > 11
+and of the tokens before it
+    pooled pool=3 overlap=2 | fill 9; pools 2 > 10 11 12; pools 5 > 11 12 13 14 15;
+    pools 8 > 14 15 16 17 18;
+    new pool=2 overlap=2; fill 6; pools 1 > 10 11; pools 3 > 10 11 12 13;
+    pools 5 > 12 13 14 15; new pool=1 overlap=1; fill 2; pools 0 > 10; pools 1 > 10 11
+sizes that fit no window
+    pooled pool=2 | new pool=0 > error: pool must be at least 1 token, not 0;
+    new pool=2 overlap=3 > error: overlap must be 0 to 2, the pool, not 3;
+    new pool=2 overlap=-1 > error: overlap must be 0 to 2, the pool, not -1;
+    new pool=2 lookahead=-1 > error: lookahead must be at least 0 tokens, not -1;
+    fill 3; holds > 3: 11
+a trim takes back open tokens, and no entry
+    pooled pool=4 | fill 7; trim 0 > 0; trim 4 > 0; trim 9 > 0; holds > 7: 13;
+    trim 3 > 3; holds > 4: 13; trim 1 > 0; add 30 31 32 33; holds > 8: 13 33;
+    pools 7 > 30 31 32 33; trim 1 > 0
+of the first window all of them
+    pooled pool=4 overlap=2 | trim 2 > 0; fill 3; trim 9 > 3; holds > 0: -; fill 3;
+    trim 1 > 1; add 30 31; holds > 4: 31; pools 3 > 10 11 30 31
+a trim of drafts opens a window again
+    pooled pool=4 overlap=1 lookahead=2 | fill 9; trim 2 > 2; holds > 7: 13;
+    add 30; holds > 8: 13 30; pools 7 > 13 14 15 16 30
+also the rest of that window, but no window before it
+    pooled pool=4 lookahead=2 | fill 9; trim 5 > 5; holds > 4: 13; trim 1 > 0;
+    new lookahead=1 pool=4; fill 9; trim 2 > 0; trim 1 > 1; trim 1 > 0; holds > 8: 13 17
+as counted from the largest offset
+    pooled pool=2 lookahead=3 | fill 9; trim 3 > 3; trim 1 > 0; add 30; trim 2 > 0;
+    trim 1 > 1; holds > 6: 11 13 15; add 31 32 33 34; trim 3 > 3; holds > 7: 11 13 15;
+    pools 5 > 14 15
+a lookahead of several windows
+    pooled pool=2 lookahead=4 | fill 8; trim 4 > 4; holds > 4: 11 13; trim 1 > 0;
+    fill 8; trim 3 > 3; holds > 9: 11 13 11 13; free; fill 4; trim 9 > 4
+without a snapshot a cache goes back as far as by a trim
+    pooled pool=4 lookahead=2 | fill 9; restore none 10 > no; restore none -1 > no;
+    restore none 3 > no; restore none 9 > yes; restore none 6 > yes; holds > 6: 13;
+    restore none 4 > yes; restore none 3 > no; add 30; restore none 7 > no
+a snapshot has the whole content, whatever its label
+    pooled pool=2 overlap=1 | keep s 0 > none; fill 5; keep s 3 > 3 5: 10 11 12 13 14;
+    keep x 5 > none; split s 4 p c > none / 3 5: 10 11 12 13 14;
+    merge none s m > 3 5: 10 11 12 13 14; merge s none m > none; new; add 30 31 32;
+    restore s 6 > no; restore s 3 > no; restore s 5 > yes; holds > 5: 11 13; add 31;
+    holds > 6: 11 13 31; pools 5 > 13 14 31; restore s 4 > yes; holds > 4: 11 13
+behind a restore only the open window is left to go back in
+    pooled pool=2 lookahead=4 | fill 7; keep s 0 > 0 7: 10 11 12 13 14 15 16;
+    restore s 7 > yes; trim 2 > 0; trim 1 > 1; trim 1 > 0; restore s 5 > no;
+    add 30 31 32 33 34; trim 5 > 5; holds > 6: 11 13 15; trim 1 > 0
+a capture of open tokens
+    pooled pool=3 | prepare 4; add 0 1; add 2 3 4 5 6; take > 0 4: 0 1 2 3; trim 1 > 1;
+    restore t0 4 > yes; holds > 4: 2; add 30 31; holds > 6: 2 31; pools 5 > 3 30 31
+a clone goes back as far, and a freed cache is fresh
+    pooled pool=2 lookahead=1 | fill 6; clone; trim 1 > 1; trim 1 > 1; trim 1 > 0; free;
+    holds > 0: -; fill 1; trim 1 > 1
 # --- scheduled captures
 a capture in the middle of an update
     kv | prepare 2; add 0 1 2 3 4; take > 0 2: 0 1; take > -
