@@ -136,7 +136,7 @@ class CacheClass:
         """Returns whether this kind of cache needs a property or method that only some
         kinds have."""
         if name == "update":
-            return self.kind.removeprefix(BATCH) in ("kv", "rotating")
+            return self.kind.removeprefix(BATCH) in ("kv", "rotating", "pooled")
         if name in ("offset", "offsets", "parts"):  # a list has them in its parts
             is_list = self.kind.endswith("list")
             return not is_list and self.is_batch == (name == "offsets")

@@ -22,6 +22,10 @@ STATE_ITEM_BYTES = 4
 HELD = ("bytes", "snapshots", "blocks")
 """The keys of the result of a cache's `held()`; "bytes" is required."""
 
+BESIDE_ENTRIES = ("pool", "pool", "overlap", "lookahead")
+"""The config fields whose sum is the largest number of tokens that a pooled cache keeps
+beside its entries."""
+
 OPERATION = "held"
 """The operation name in the signature of a memory divergence. The signature does not
 depend on the step at which memory was checked."""
@@ -202,11 +206,15 @@ class LayerMemory(CacheMemory):
     Attributes:
         fresh: the sizes that the first cache reported before it had content.
         stored: the bytes and the number of all stored snapshots.
+        least: the number of tokens that any cache may hold: one state, or the tokens of a
+            pooled cache that are in no entry yet, and those that a trim may need.
     """
 
     def __init__(self, config: Config, factor: float | None, is_exact: bool) -> None:
         super().__init__(config, factor)
-        self.is_exact, self.least = is_exact, int(self.is_state)
+        self.is_exact = is_exact
+        sizes = [config.get(name) or 0 for name in BESIDE_ENTRIES]
+        self.least = sum(sizes, int(self.is_state))
         self.fresh: Mapping[str, int] = {}
         self.stored = 0, 0
 
@@ -214,7 +222,7 @@ class LayerMemory(CacheMemory):
         """Returns the record of a cache; adds a record for a new cache."""
         if self.factor is not None and not self.rooms:
             self.fresh = ask_held([cache])
-        new = Room(cache, 1, self.least, self.least)
+        new = Room(cache, 1, self.least, int(self.is_state))
         return self.rooms.setdefault(id(cache), new)
 
     def note(self, cache: Any, reference: Any, length: int) -> None:
@@ -227,7 +235,7 @@ class LayerMemory(CacheMemory):
         """
         room = self.open(cache)
         room.tokens = 1 if self.is_state else reference.size()
-        room.grow(1, room.tokens)
+        room.grow(1, self.least + room.tokens * (not self.is_state))
         if length and self.window is not None:
             # An update returns all new tokens, and the old tokens that the first new
             # token sees.

@@ -168,7 +168,7 @@ class Reader(PairReader):
             name: the operation that returned the K and V.
             explain: see `judge_attention`.
         """
-        form = self.dtype, self.keys.dim, len(seen), self.tolerance
+        form = self.dtype, self.keys.dim, len(seen), self.get_tolerance()
         allowed = get_attention_tolerance(*form)
         wanted = self.estimate_row(tag, seen)
         error = get_estimate_error(self.keys.dim, len(seen))
@@ -176,6 +176,11 @@ class Reader(PairReader):
             wanted = self.compute_row(tag, seen)
         used = judge_attention(got, wanted, allowed, row, name, explain)
         self.attention = max(self.attention, used)
+
+    def expect(self, reference: Any) -> Sequence[Token]:
+        """Returns the tokens that a cache may return, in order."""
+        tokens: Sequence[Token] = reference.tokens
+        return tokens
 
     def feed(self, tags: Sequence[int]) -> tuple[Array, Array]:
         """Makes K [1, heads, tags, key_dim] and V [1, heads, tags, value_dim] of tags."""

@@ -215,7 +215,7 @@ class LayerCache(Cache):
 
 
 class TokenCache(LayerCache):
-    """A proxy of a cache of kind kv or rotating."""
+    """A proxy of a cache of kind kv, rotating or pooled."""
 
     promised = PromisedMask(0, 0)
 
@@ -273,6 +273,7 @@ class ListCache(LayerCache):
 SINGLE: Mapping[str, type[LayerCache]] = {
     "kv": TokenCache,
     "rotating": TokenCache,
+    "pooled": TokenCache,
     "state": StateCache,
     "list": ListCache,
 }

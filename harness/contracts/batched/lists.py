@@ -24,7 +24,6 @@ from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins, merge_margins
 from lockstep.reference.batched import BatchedCache
 from lockstep.reference.list import ListCache
-from lockstep.reference.token import Token
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -278,9 +277,12 @@ class ListSinglesSystem(System):
         members = read_list(cache.parts, "parts", len(self.parts))
         return ask(members, lambda member, _: make(member))
 
-    def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
+    def update(self, name: str, tags: Sequence[int], reference: Any) -> Answer:
         self.get(name)
-        return ask(self.parts, lambda member, _: member.update(name, tags, tokens))
+        return ask(
+            self.parts,
+            lambda member, at: member.update(name, tags, reference.parts[at]),
+        )
 
     def read_all(self, operation: str, name: str, reference: Any) -> Answer:
         self.get(name)

@@ -1,7 +1,8 @@
-"""The layer contract: one sequence, one cache per layer; kinds kv, rotating and state.
+"""The layer contract: one sequence, one cache per layer; kinds kv, rotating, state and
+pooled.
 
 * `model` defines the config and the reference model.
-* `system` runs a backend.
+* `system` runs a backend; `pooled` identifies the entries of a pooled cache.
 * `operations` defines one class for each operation.
 * `states` defines the abstract states.
 * `rewrites` yields simpler programs for shrinking.
@@ -18,6 +19,7 @@ from lockstep.harness.contracts.contract import Contract, Domain, read_moves
 from lockstep.harness.contracts.layer.model import (
     CONFIG,
     LONG_REACH,
+    POOL_FIELDS,
     LayerModel,
     why_illegal_config,
 )
@@ -51,6 +53,7 @@ HEEDED: Mapping[str, Sequence[str]] = {
     "kv": SIZES,
     "rotating": ("window", *SIZES),
     "state": (*SIZES, "conv_width"),
+    "pooled": (*POOL_FIELDS, *SIZES),
 }
 """Kind → the config fields that a cache of this kind must respect."""
 
@@ -58,6 +61,9 @@ SETTINGS: Mapping[str, tuple[Any, ...]] = {"keep": (0, 1, 2), "chunk": (None, 2,
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "window": (4, 1, 2, 3, 5, 8, 4, 1, 2, 3, 5, 8, 16, 33),
+    "pool": (2, 1, 3, 4, 2, 3, 4, 8),
+    "overlap": (0, 1, 2, 3, 4, 8),
+    "lookahead": (0, 0, 1, 2, 5),
     "step": (4, 1, 2, 3, 8, 256),
     "heads": (1, 2, 3, 1, 2, 4, 1, 8),
     "key_dim": (4, 6, 8),
@@ -79,12 +85,16 @@ def restrict_options(
 
     Args:
         name: the field.
-        kind: kv, rotating or state.
+        kind: a kind of the contract.
         config: the partial config; all fields before `name` are drawn.
         options: the values to choose from.
     """
-    if name == "window" and kind != "rotating":
+    if (name == "window" and kind != "rotating") or (
+        name in POOL_FIELDS and kind != "pooled"
+    ):
         return ()
+    if name == "overlap":
+        return [overlap for overlap in options if overlap <= config["pool"]]
     if name == "value_dim" and kind == "state":
         return [dim for dim in options if dim]
     if name == "keep":
@@ -117,6 +127,9 @@ DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
     "step": [2],
     "window": [2],
     "chunk": [None, 2],
+    "pool": [2],
+    "overlap": [0, 1],
+    "lookahead": [0, 1],
 }
 DOMAINS = {
     "tiny": Domain(DOMAIN_CONFIG, TINY),
@@ -128,7 +141,7 @@ from the start."""
 
 class LayerContract(Contract):
     name = "layer"
-    kinds = ("kv", "rotating", "state")
+    kinds = ("kv", "rotating", "state", "pooled")
     config = CONFIG
     choices = CHOICES
     opt_in = OPT_IN
@@ -146,7 +159,7 @@ class LayerContract(Contract):
     next = NEXT
     letters = {"cache": name_letter, "snapshot": "s{}".format}
     interfaces = {
-        **dict.fromkeys(("kv", "rotating"), LayerCache),
+        **dict.fromkeys(("kv", "rotating", "pooled"), LayerCache),
         "state": StateCache,
     }
     heeded = HEEDED
@@ -170,6 +183,9 @@ class LayerContract(Contract):
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         options = super().list_options(name, config, declared)
         return restrict_options(name, config["kind"], config, options)
+
+    def can_be_special(self, config: Config) -> bool:
+        return config["kind"] != "pooled" and super().can_be_special(config)
 
     def get_domain(self, kind: str, size: str) -> Domain:
         return DOMAINS[size]

@@ -25,19 +25,23 @@ from lockstep.harness.core.document import (
     optional,
 )
 from lockstep.reference.kv import KVCache
+from lockstep.reference.pooled import PooledCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.snapshot import Snapshot
 from lockstep.reference.state import StateCache
 from lockstep.reference.token import Token
 
-Cache = KVCache | RotatingCache | StateCache
+Cache = KVCache | RotatingCache | StateCache | PooledCache
 
 CONFIG: Mapping[str, Schema] = {
-    "kind": {"enum": ["kv", "rotating", "state"]},
+    "kind": {"enum": ["kv", "rotating", "state", "pooled"]},
     "window": optional(WINDOW),
     "keep": {**integer(0, 1024), "default": 0},
     "record": {"type": "boolean", "default": False},
     "chunk": optional(WINDOW),
+    "pool": optional(WINDOW),
+    "overlap": {**integer(0, 1024), "default": 0},
+    "lookahead": {**integer(0, 1024), "default": 0},
     "step": {**integer(1, 4096), "default": 256},
     "layers": {**integer(1, 1), "default": 1},
     "heads": {**integer(1, 64), "default": 1},
@@ -58,6 +62,7 @@ CONFIG: Mapping[str, Schema] = {
 * `keep`: the number of sink tokens of a rotating cache.
 * `record`: whether a rotating cache records evicted tokens, for later trims.
 * `chunk`: the chunk size for chunked attention in a kv cache.
+* `pool`, `overlap`, `lookahead`: of a pooled cache, see `reference.pooled`.
 * `conv_width`: the convolution width of a state.
 * `mask_form`: the form of masks; "additive" requests numbers.
 
@@ -67,6 +72,9 @@ Three fields change no answer:
   see `core.payload`.
 * `variant`: the index of one of several equivalent code paths; 0 for the default choice.
 * `scope`: see `Backend.scopes`."""
+
+
+POOL_FIELDS = ("pool", "overlap", "lookahead")
 
 
 def why_illegal_config(config: Config) -> str | None:
@@ -87,6 +95,16 @@ def why_illegal_config(config: Config) -> str | None:
         )
     if kind != "kv" and config["chunk"] is not None:
         return f"chunk is a field of kv caches only; leave it out for {kind}"
+    pool, overlap, lookahead = (config[name] for name in POOL_FIELDS)
+    if kind == "pooled" and pool is None:
+        return "a pooled cache needs a pool"
+    if kind != "pooled" and (pool is not None or overlap or lookahead):
+        names = ", ".join(POOL_FIELDS)
+        return f"{names} are fields of pooled caches only; leave them out for {kind}"
+    if kind == "pooled" and overlap > pool:
+        return f"overlap must be at most the pool, but overlap is {overlap}, pool {pool}"
+    if kind == "pooled" and config["special_numbers"]:
+        return "a pooled cache cannot have special_numbers: means do not keep them"
     if kind == "state" and config["value_dim"] == 0:
         return "value_dim of a state must be at least 1"
     return None
@@ -96,6 +114,8 @@ def open_cache(config: Config) -> Cache:
     """Opens the reference for a config."""
     if config["kind"] == "rotating":
         return RotatingCache(config["window"], config["keep"], config["record"])
+    if config["kind"] == "pooled":
+        return PooledCache(*(config[name] for name in POOL_FIELDS))
     if config["kind"] == "state":
         return StateCache()
     return KVCache(config["chunk"])
@@ -208,6 +228,13 @@ class LayerModel:
 
     def note_trim(self, name: str) -> None:
         self.updates[name] = self.updates[name]._replace(written=0)
+
+    def note_rewind(self, name: str, offset: int) -> None:
+        """Records that a cache went back from `offset`."""
+        self.past[name].add("rewind")
+        pool = self.config["pool"]
+        if pool and self.get(name).offset // pool < offset // pool:
+            self.past[name].add("reopened")
 
     def get_facts(self, op: Op) -> Mapping[str, int]:
         name = op["cache"]

@@ -139,7 +139,8 @@ class Update(LayerOperation):
     past a scheduled capture.
 
     Answer: `offset`: the offset after the update; `visible`: for each new token, the
-    tags that it sees. For a state, the tags that the state has read, in order.
+    tags that it sees. For a state, the tags that the state has read, in order. For a
+    pooled cache, the last token of each entry that it sees.
     """
 
     name, weight = "update", 20
@@ -200,6 +201,9 @@ class Update(LayerOperation):
             edges += [room, room + 1, window, window - 1, window + 1]
         step, chunk = config["step"], config["chunk"]
         edges += [step - offset % step, step - offset % step + 1]
+        if pool := config["pool"]:
+            closes = pool - offset % pool
+            edges += [closes - 1, closes, closes + 1, closes + pool, closes + pool + 1]
         if chunk:
             edges += [chunk - offset % chunk, chunk - offset % chunk + 1, chunk]
         # A cache may confuse new tokens with earlier tokens at the same offset.
@@ -228,7 +232,7 @@ class Update(LayerOperation):
         if op.get("wrong"):
             return system.update_wrongly(name, op["wrong"], op["length"])
         tags = range(model.tag, model.tag + op["length"])
-        return system.update(name, tags, model.get(name).tokens)
+        return system.update(name, tags, model.get(name))
 
     def verify(self, op: Op, system: LayerSystem, model: LayerModel) -> None:
         if op.get("wrong"):
@@ -246,14 +250,14 @@ def has_capture_within(cache: Cache, length: int) -> bool:
     """Tells whether a state must make a capture before the last of the new tokens."""
     ahead = range(cache.offset + 1, cache.offset + length)
     scheduled = cache.captures.scheduled
-    return isinstance(cache, StateCache) and any(at in ahead for at in scheduled)
+    return type(cache) is StateCache and any(at in ahead for at in scheduled)
 
 
 class State(LayerOperation):
     """Reads the whole content.
 
     Answer: `tags`: the tags of all tokens, sorted; for a rotating cache, of the tokens in
-    the window.
+    the window; for a pooled cache, of the last token of each entry.
     """
 
     name, weight = "state", 2
@@ -279,7 +283,7 @@ class View(State):
 
 
 class Size(LayerOperation):
-    """Counts the tokens in the cache.
+    """Counts the tokens in the cache, or the entries of a pooled cache.
 
     Answer: `size`: the number of tokens.
     """
@@ -288,7 +292,7 @@ class Size(LayerOperation):
     effect = Effect.READS
     messages = {"size": (PART, {"size": int})}
     answer = record(size=NUMBER)
-    kinds = ("kv", "rotating")
+    kinds = ("kv", "rotating", "pooled")
 
     def why_illegal(self, op: Op, model: LayerModel) -> str | None:
         return "a state has no size" if model.config["kind"] == "state" else None
@@ -302,7 +306,8 @@ class Trim(LayerOperation):
     """Removes the last `count` tokens.
 
     Answer: `trimmed`: the number of removed tokens; 0 if refused (by a rotating cache
-    that has dropped tokens, and by a state). `offset`: the offset after the trim.
+    that has dropped tokens, by a state, and by a pooled cache that would open a window
+    whose tokens it no longer has). `offset`: the offset after the trim.
     """
 
     name, weight = "trim", 3
@@ -317,6 +322,9 @@ class Trim(LayerOperation):
         counts = [offset, offset + 1, offset + 3, max(0, offset - 1)]
         scheduled = model.get(cache).captures.scheduled
         counts += [offset + 1 - at for at in scheduled if at <= offset]
+        if pool := model.config["pool"]:
+            # The start of the open window, and the last token of the window before.
+            counts += [offset % pool + more for more in (0, 1, 1, pool, pool + 1)]
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *counts])}
 
     def draw_wrong(self, source: Source, model: LayerModel, cache: str) -> Fields:
@@ -330,11 +338,14 @@ class Trim(LayerOperation):
         return {"trimmed": answer.get("result"), **side.tell(cache, answer_offset)}
 
     def run_reference(self, op: Op, model: LayerModel) -> Answer:
+        name, offset = op["cache"], model.get(op["cache"]).offset
         answer = self.run(op, model)
-        model.note_trim(op["cache"])
+        model.note_trim(name)
         if op["count"] and "error" not in answer:
-            happened = "rewind" if answer["trimmed"] else "refusal"
-            model.past[op["cache"]].add(happened)
+            if answer["trimmed"]:
+                model.note_rewind(name, offset)
+            else:
+                model.past[name].add("refusal")
         return answer
 
     def describe_here(self, op: Op) -> str:
@@ -466,8 +477,10 @@ class Restore(LayerOperation):
         answer = self.run(op, model)
         if answer["ok"] and op["snapshot"]:
             past.add("restore")
-        if not answer["ok"] or answer["offset"] < parent:
-            past.add("rewind" if answer["ok"] else "refusal")
+        if not answer["ok"]:
+            past.add("refusal")
+        elif answer["offset"] < parent:
+            model.note_rewind(op["cache"], parent)
         return answer
 
     def describe_here(self, op: Op) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import nan
+from math import inf, nan
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.layer.model import LayerModel
@@ -12,6 +12,10 @@ from lockstep.harness.contracts.states import State, StateTable, list_true, neve
 
 LONG_AFTER = 12
 """The number of tokens after which a snapshot that differs from its cache is old."""
+
+
+STEPPED = ("kv", "rotating")
+"""The kinds whose memory grows at each multiple of a step of tokens."""
 
 
 class Situation:
@@ -24,9 +28,10 @@ class Situation:
         after_step: the number of tokens after the last growth step.
         in_chunk: the number of tokens after the last chunk boundary.
         past_chunk: the offset minus the chunk size.
+        is_open: the number of open tokens of a pooled cache.
 
-    The last four are NaN while the cache is empty, and if the cache has no window, steps
-    or chunks. NaN is neither equal to, less than nor greater than any number.
+    The last five are NaN while the cache is empty, and if the cache has no window, steps,
+    chunks or pool. NaN is neither equal to, less than nor greater than any number.
     """
 
     def __init__(self, op: Op, model: LayerModel) -> None:
@@ -35,7 +40,9 @@ class Situation:
         self.offset = offset = self.cache.offset
         self.length = op["length"] if op["op"] == "update" else 0
         window, chunk = self.config["window"], self.config["chunk"]
-        has_steps = offset and self.config["kind"] != "state"
+        has_steps = offset and self.config["kind"] in STEPPED
+        pool = self.config["pool"]
+        self.is_open: float = offset % pool if offset and pool else nan
         self.past_window = offset - window if offset and window else nan
         self.step: int = self.config["step"]
         self.after_step = offset % self.step if has_steps else nan
@@ -66,6 +73,11 @@ class Situation:
         window = self.config["window"]
         return bool(self.length and window and self.offset + self.length > window)
 
+    def count_closed(self) -> int:
+        """Counts the windows that an update of a pooled cache closes."""
+        pool: int = self.config["pool"] or inf
+        return int((self.offset + self.length) // pool - self.offset // pool)
+
     def appends_after(self, event: str) -> bool:
         return self.length > 0 and event in self.past
 
@@ -90,6 +102,14 @@ STATES = (
     State("chunk-boundary", lambda case: case.in_chunk == 0, "chunks"),
     State("inside-chunk", lambda case: case.in_chunk > 0, "chunks"),
     State("past-chunk", lambda case: case.past_chunk > 0, "chunks"),
+    State("window-closed", lambda case: case.is_open == 0, "pooled"),
+    State("window-open", lambda case: case.is_open > 0, "larger-pool"),
+    State("closes-one", lambda case: case.count_closed() == 1, "pooled"),
+    State("closes-several", lambda case: case.count_closed() > 1, "pooled"),
+    State("reopened", needs="reopens"),
+    State(
+        "append-after-reopened", lambda case: case.appends_after("reopened"), "reopens"
+    ),
     State("below-window", lambda case: case.past_window < 0, "wider"),
     State("before-window", lambda case: case.past_window == -1, "wider"),
     State("at-window", lambda case: case.past_window == 0, "rotating"),
@@ -117,7 +137,7 @@ RULES = (
     only(
         "tells what an update finds, or where it leads",
         "append-after-rewind append-after-restore ends-wrapped several-after-wrap"
-        " captures-crossed",
+        " captures-crossed closes-one closes-several append-after-reopened",
         "update",
     ),
     only("tells what is restored", "restore-after-change restore-long-after", "restore"),
@@ -141,11 +161,14 @@ def get_states(op: Op, model: LayerModel) -> list[str]:
 def list_features(kind: str, declared: Kind) -> set[str]:
     has, config = declared.operations, declared.config
     windows = config.get("window", (1, 2)) if kind == "rotating" else ()
+    goes_far = any(config.get("lookahead", (1,))) and "trim" in has
     features = {
+        "reopens": kind == "pooled" and ("restore" in has or goes_far),
         "rewinds": "restore" in has or ("trim" in has and kind != "state"),
         "refusals": "restore" in has or "trim" in has,
         "outlives": not {"trim", "restore", "free", "clone"}.isdisjoint(has),
-        "steps": kind != "state" and "step" in config,
+        "steps": kind in STEPPED and "step" in config,
+        "larger-pool": any(pool > 1 for pool in config.get("pool", (1, 2))),
         "chunks": kind == "kv" and config.get("chunk", (None,)) != (None,),
         "wider": any(window > 1 for window in windows),
         "one-token": 1 in windows,

@@ -16,6 +16,7 @@ from lockstep.harness.contracts.layer.model import (
     get_range,
     get_tags,
 )
+from lockstep.harness.contracts.layer.pooled import PooledReader
 from lockstep.harness.contracts.memory import LayerMemory
 from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.recurrence import Recurrence, get_state_shapes
@@ -48,7 +49,9 @@ class LayerSystem(System):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         backend, declared, config = self.backend, self.declared, self.config
-        self.reader = Reader(backend, config, self.limit, setup.layer)
+        sizes = backend, config, self.limit, setup.layer
+        self.reader = Reader(*sizes)
+        self.returned = PooledReader(*sizes) if config["pool"] else self.reader
         self.additive = config["dtype"] if config["mask_form"] == "additive" else None
         self.snapshots: dict[str | None, OpenSnapshot] = {}
         self.caches: dict[str, Any] = {}
@@ -60,7 +63,7 @@ class LayerSystem(System):
 
     @property
     def margins(self) -> Margins:  # type: ignore[override]  # read only
-        return {"attention": self.reader.attention, "storage": self.reader.margin}
+        return {"attention": self.returned.attention, "storage": self.returned.margin}
 
     @cached_property
     def recurrence(self) -> Recurrence:
@@ -129,13 +132,13 @@ class LayerSystem(System):
 
     # --- operations that move arrays ----------------------------------------------------
 
-    def update(self, name: str, tags: Sequence[int], tokens: Sequence[Token]) -> Answer:
+    def update(self, name: str, tags: Sequence[int], reference: Any) -> Answer:
         """Appends the tokens with these tags; reads the tokens that their queries see.
 
         Args:
             name: the name of the cache.
             tags: the tags of the new tokens.
-            tokens: all tokens of the reference cache, in the order of positions.
+            reference: the reference of the cache, after the update.
         """
         cache, length = self.get(name), len(tags)
         if self.config["kind"] == "state":
@@ -147,7 +150,7 @@ class LayerSystem(System):
         mask = cache.make_mask(length, rows_padded)
         with self.lend(name, "update", pair_given):
             pair = cache.update(*pair_given)
-            columns = self.reader.read(pair, "update", tokens)
+            columns = self.returned.read(pair, "update", self.returned.expect(reference))
             if self.every:
                 self.watch.keep(name, "update", pair)
             if self.attends:
@@ -225,7 +228,7 @@ class LayerSystem(System):
         elif pair is None:
             return {"tags": []}
         else:
-            columns = self.reader.read(pair, operation, reference.tokens)
+            columns = self.returned.read(pair, operation, self.returned.expect(reference))
         self.watch.keep(name, operation, pair)
         tags = leave_out_older(columns, reference)
         answer: Answer = {"tags": sort_columns(tags)}
@@ -286,10 +289,10 @@ class LayerSystem(System):
         At most four rows are compared with the double-precision reference, which is slow.
         The tokens of the update have the given tags and end at `offset`.
         """
-        if self.last is None or not self.config["value_dim"]:
+        last, self.last = self.last, None
+        if last is None or not self.config["value_dim"] or not visible(offset - 1):
             return
-        keys, values, mask, length = self.last
-        self.last = None
+        keys, values, mask, length = last
         if mask is not None and not isinstance(mask, str):
             mask = self.cut_mask(mask, length)
         queries = self.reader.queries.get_vectors(tags)
@@ -299,7 +302,9 @@ class LayerSystem(System):
         self.compared["attention"] += 1
         for row in {0, length // 3, 2 * length // 3, length - 1}:
             seen = [token.tag for token in visible(offset - length + row)]
-            self.reader.judge(got[0, :, row], tags[row], seen, row, "update", explain)
+            if seen:
+                form = tags[row], seen, row, "update", explain
+                self.returned.judge(got[0, :, row], *form)
 
 
 def leave_out_older(columns: Sequence[Column], cache: Cache) -> list[Column]:

@@ -265,6 +265,8 @@ programs for each program. Other backends run all programs."""
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
     "rotating": {"keep": (0, 0, 1, 2)},
+    # With a lookahead, what a cache can trim depends on tokens that it no longer has.
+    "pooled": {"lookahead": (0,)},
     "batch-kv": {"chunk": (None, None, 2, 3)},
     "batch-rotating": {"keep": (0, 0, 1, 2)},
     "batch-list": {"caches": (*LISTS, SPECIAL)},

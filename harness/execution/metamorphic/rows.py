@@ -76,8 +76,10 @@ class RowShadow(Shadow):
         if "error" in step.answer or sum(map(len, rows), len(step.tags)) > MAX_LENGTH:
             return None
         if step.name == "trim" and not is_batch:
-            is_able = all(may_trim(len(rows[0]), member) for member in self.members)
-            return {"trimmed": min(step.op["count"], len(rows[0])) if is_able else 0}
+            length = len(rows[0])
+            count = min(step.op["count"], length)
+            is_able = all(may_trim(length, count, member) for member in self.members)
+            return {"trimmed": count if is_able else 0}
         if step.name not in ("update", "state", "view"):
             return None
         answers = []
@@ -112,9 +114,12 @@ class RowShadow(Shadow):
         ]
 
 
-def may_trim(length: int, config: Config) -> bool:
-    """Returns whether a cache with `length` tokens can go back: not a state, and no
-    window from which a token has slid."""
+def may_trim(length: int, count: int, config: Config) -> bool:
+    """Returns whether a cache with `length` tokens can go back by `count` tokens: not a
+    state, no window from which a token has slid, and no pooled cache without a lookahead
+    that would lose an entry."""
+    if config["pool"]:
+        return bool(count <= length % config["pool"])
     if config["kind"] == "rotating":
         return bool(config["record"]) or length <= config["window"]
     return bool(config["kind"] == "kv")
@@ -133,8 +138,10 @@ def hide(row: Tags, config: Config) -> Tags:
 
     Examples: with a window of 3, a query sees the last 3 tokens; with `keep` 1, it sees
     the first token and the last 2; with a chunk of 4, it sees the tokens from the last
-    multiple of 4 on.
+    multiple of 4 on; with a pool of 4, every fourth token, for the entry that it ends.
     """
+    if config["pool"]:
+        return row[config["pool"] - 1 :: config["pool"]]
     if config["chunk"]:
         return row[(len(row) - 1) // config["chunk"] * config["chunk"] :]
     if config["window"] and len(row) > config["window"]:
