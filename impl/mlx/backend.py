@@ -18,6 +18,7 @@ from lockstep.impl.mlx.causal import CausalCache
 from lockstep.impl.mlx.encoder import EncoderCache
 from lockstep.impl.mlx.kv import KVCache
 from lockstep.impl.mlx.paged import MlxBlocks
+from lockstep.impl.mlx.pooled import PooledCache
 from lockstep.impl.mlx.recurrent import RecurrentCache
 from lockstep.impl.mlx.rotating import RotatingCache
 from lockstep.impl.mlx.state import StateCache
@@ -92,6 +93,7 @@ FRAMEWORK = Framework(
     zeros=mx.zeros,
     kv=KVCache,
     rotating=RotatingCache,
+    pooled=PooledCache,
     state=StateCache,
     batch=BatchedCache,
     batch_state=BatchedState,

@@ -26,6 +26,7 @@ from lockstep.impl.shared.operations import (
     PAGED_TELLS,
 )
 from lockstep.impl.shared.paged_facts import get_room, open_paged
+from lockstep.impl.shared.pooled import PooledCacheBase
 from lockstep.impl.shared.rotating import RotatingCacheBase
 from lockstep.impl.shared.state import StateCacheBase
 
@@ -35,7 +36,12 @@ Values = Mapping[str, tuple[Any, ...]]
 SINGLES = {"batch-kv": "kv", "batch-rotating": "rotating", "batch-state": "state"}
 """Kind of a batch → kind of its single caches."""
 
-LAYERS = {"kv": KVCacheBase, "rotating": RotatingCacheBase, "state": StateCacheBase}
+LAYERS = {
+    "kv": KVCacheBase,
+    "rotating": RotatingCacheBase,
+    "state": StateCacheBase,
+    "pooled": PooledCacheBase,
+}
 BATCHES: Mapping[str, type] = {
     **dict.fromkeys(("batch-kv", "batch-rotating", "batch-list"), TokenBatch),
     "batch-state": StateBatch,
@@ -103,7 +109,7 @@ class Framework:
         unfilled: the initial content of memory that is always written before it is read.
         as_like: converts a dtype to the argument that tells a cache its dtype and device.
         zeros: zeros(shape, dtype=dtype) makes an array.
-        kv, rotating, state: the classes of caches of one sequence.
+        kv, rotating, state, pooled: the classes of caches of one sequence.
         batch, batch_state: the classes of batches of such caches.
         encoder, causal, recurrent: the classes of caches of many sequences.
         make_blocks: make_blocks(blocks, places, layers, heads, dims, dtype, fill) makes
@@ -120,6 +126,7 @@ class Framework:
     kv: Callable[..., Any]
     rotating: Callable[..., Any]
     state: Callable[..., Any]
+    pooled: Callable[..., Any]
     batch: Any
     batch_state: Any
     encoder: Callable[..., Any]
@@ -158,6 +165,9 @@ class Framework:
         if config["kind"] == "state":
             return self.state(*get_shapes(config, 1), self.dtypes[config["dtype"]])
         options = self.get_layer_options(config)
+        if config["kind"] == "pooled":
+            sizes = config["pool"], config["overlap"], config["lookahead"]
+            return self.pooled(*sizes, *options)
         if config["kind"] == "rotating":
             has_twin = not config["variant"]
             return self.rotating(config["window"], *options, twin=has_twin)

@@ -14,6 +14,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": MASKS,
     "rotating": {**MASKS, "variant": RINGS},
     "state": {},
+    "pooled": MASKS,
 }
 
 BATCH_CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -31,7 +32,7 @@ BATCH_HELD: Mapping[str, float] = {
 }
 """HELD for batches: a full pool doubles its rows, its columns, or both."""
 
-HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1}
+HELD: Mapping[str, float] = {"kv": 2, "rotating": 4, "state": 1, "pooled": 2}
 """Kind → maximal ratio of the memory to its content: a full buffer doubles, and a ring is
 stored twice."""
 

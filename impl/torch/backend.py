@@ -29,6 +29,7 @@ from lockstep.impl.torch.kernels.host import HostKernels
 from lockstep.impl.torch.kernels.plain import PlainKernels
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.paged import TorchBlocks
+from lockstep.impl.torch.pooled import PooledCache
 from lockstep.impl.torch.recurrent import RecurrentCache
 from lockstep.impl.torch.rotating import RotatingCache
 from lockstep.impl.torch.state import StateCache
@@ -87,6 +88,7 @@ def get_framework(device: torch.device, kernels: Kernels | None) -> Framework:
         zeros=partial(torch.zeros, device=device),
         kv=KVCache,
         rotating=RotatingCache,
+        pooled=PooledCache,
         state=partial(StateCache, device=device),
         batch=BatchedCache,
         batch_state=BatchedState,

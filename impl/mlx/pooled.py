@@ -1,0 +1,59 @@
+"""Compressed entries on MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from lockstep.impl.mlx.kv import KVCache
+from lockstep.impl.mlx.memory import Pair, TokenMemory
+from lockstep.impl.shared.pooled import Combine, PooledCacheBase, plan_tokens
+
+
+class PooledCache(PooledCacheBase):
+    """Attention over compressed entries of one sequence, batch 1.
+
+    The arrays that `update`, `view` and `state` return keep their content; see
+    `impl.mlx.kv`.
+
+    Args:
+        pool: number of tokens of a window.
+        overlap: number of tokens before a window that its entry also has.
+        lookahead: number of tokens, such as drafts, that a trim can always take back.
+        step, fill, mask: see `impl.mlx.kv`.
+        combine: makes entries from tokens; None for their mean.
+    """
+
+    def __init__(
+        self,
+        pool: int,
+        overlap: int = 0,
+        lookahead: int = 0,
+        step: int = 256,
+        fill: float = 0.0,
+        mask: mx.Dtype = mx.bool_,
+        combine: Combine | None = None,
+    ) -> None:
+        sizes = pool, overlap, lookahead
+        memory = TokenMemory(plan_tokens(*sizes), fill)
+        super().__init__(memory, KVCache(step, fill, mask), sizes, mask, combine)
+        self.options = *sizes, step, fill, mask, combine
+
+    def make_empty(self) -> PooledCache:
+        return PooledCache(*self.options)
+
+    def cut_windows(self, array: mx.array, width: int) -> mx.array:
+        count = (array.shape[2] - width) // self.pool + 1
+        begins = mx.arange(count)[:, None] * self.pool
+        return mx.take(array, begins + mx.arange(width), axis=2)
+
+    def average(self, keys: mx.array, values: mx.array) -> Pair:
+        means = [array.astype(mx.float32).mean(3) for array in (keys, values)]
+        return means[0].astype(keys.dtype), means[1].astype(values.dtype)
+
+    def make_stairs(self, counts: Sequence[int], width: int) -> mx.array:
+        seen = mx.arange(width) < mx.array(counts)[:, None]
+        if self.mask == mx.bool_:
+            return seen
+        return mx.where(seen, mx.array(0, self.mask), mx.array(-mx.inf, self.mask))
