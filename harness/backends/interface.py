@@ -72,7 +72,8 @@ class Snapshot(Protocol):
 
 
 class LayerCache(Protocol):
-    """One cache of kind "kv" or "rotating": the K and V of one sequence in one layer.
+    """One cache of kind "kv", "rotating" or "pooled": the K and V of one sequence in one
+    layer.
 
     A backend implements `offset`, `make_mask`, `update`, and the operations that it
     declares for the kind. `reference/` defines the behavior of each operation.
@@ -95,7 +96,9 @@ class LayerCache(Protocol):
             None if every query sees every token, "causal", or an array [rows, columns],
             whose columns are the columns of the K and V that the update returns. The
             array is bool, with True where a query sees a token, or additive. A query sees
-            its own token; with a window of w, it also sees the w - 1 tokens before.
+            its own token; with a window of w, it also sees the w - 1 tokens before. In a
+            pooled cache, it sees the entries whose last token is its own or an earlier
+            token.
         """
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
@@ -111,27 +114,31 @@ class LayerCache(Protocol):
                 tokens (batch, heads, dimensions, dtype). Nothing changes.
 
         Returns:
-            K and V [1, heads, columns, dim], with the columns of the mask.
+            K and V [1, heads, columns, dim], with the columns of the mask. The columns of
+            a pooled cache are its entries: means that are computed with the precision of
+            float32 or more, and rounded once to the dtype of K and V.
         """
 
     def state(self) -> tuple[Array, Array] | None:
         """Returns K and V of the stored tokens, in any order; None without tokens.
 
         A kv cache stores all tokens. A rotating cache stores the window that ends at the
-        last token, and may return older tokens too.
+        last token, and may return older tokens too. A pooled cache returns its entries.
         """
 
     def view(self) -> tuple[Array, Array] | None:
         """Returns the same as `state`, without a copy."""
 
     def size(self) -> int:
-        """Returns the number of stored tokens: the offset, but at most the window."""
+        """Returns the number of stored tokens: the offset, but at most the window; or the
+        number of entries."""
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens, or all tokens if there are fewer; returns the
         number of removed tokens.
 
-        A rotating cache that has dropped tokens removes no tokens.
+        A rotating cache that has dropped tokens removes no tokens. A pooled cache removes
+        none if a window would be open again whose tokens it no longer has.
 
         Raises:
             "usage" error: `count` is negative. Nothing changes.
@@ -144,7 +151,8 @@ class LayerCache(Protocol):
         """Empties the cache. Its snapshots stay valid."""
 
     def snapshot(self, begin: int) -> Snapshot | None:
-        """Copies the tokens at [begin, offset), or the whole window of a rotating cache.
+        """Copies the tokens at [begin, offset), or the whole content of a rotating or a
+        pooled cache.
 
         Later changes of the cache do not change the snapshot.
 

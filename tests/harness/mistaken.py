@@ -13,6 +13,7 @@ from lockstep.reference.kv import KVCache
 from lockstep.reference.layers import Layer, Model
 from lockstep.reference.list import ListCache
 from lockstep.reference.paged import Group, PagedCache
+from lockstep.reference.pooled import PooledCache
 from lockstep.reference.recurrent import RecurrentCache
 from lockstep.reference.rotating import RotatingCache
 from lockstep.reference.session import Session
@@ -100,6 +101,11 @@ LAYERS: dict[str, tuple[str, str, type, str, str, str]] = {
         "        tags = [tags[0], tags[1], tags[1], tags[3]]\n    for tag"),
     "state-clone-is-the-cache": ("state", "recompute", StateCache, "clone",
         "list(self.tokens)", "self.tokens"),
+    "entry-is-seen-before-its-end": ("pooled", "mask", PooledCache, "visible",
+        "query + 1", "query + 2"),
+    # a trim opens a window that was closed
+    "trim-closes-no-entry": ("pooled", "mask", PooledCache, "can_restore",
+        "target // self.pool >= oldest", "target // self.pool >= oldest - 1"),
 }  # fmt: skip
 
 BATCHES: dict[str, tuple[str, str, type, str, str, str]] = {

@@ -41,6 +41,7 @@ def test_missing_fields_take_their_defaults() -> None:
     program = parse_program(GOOD, "here")
     sizes = {"layers": 1, "heads": 1, "key_dim": 4, "value_dim": 4, "conv_width": 4}
     visible = {"window": None, "keep": 0, "chunk": None, "shift": True, "step": 256}
+    visible |= {"pool": None, "overlap": 0, "lookahead": 0}
     padding = {"cache_padding": 1, "mask_padding": 1, "mask_form": "any"}
     plain = {"kind": "kv", "dtype": "float32", "special_numbers": False, "record": False}
     plain |= {"scope": 0, "variant": 0}

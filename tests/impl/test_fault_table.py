@@ -7,7 +7,7 @@ from lockstep.impl.faults import FAULTS
 from lockstep.impl.faults.fault import mistake
 
 KINDS = {
-    "layer": {"kv", "rotating", "state"},
+    "layer": {"kv", "rotating", "state", "pooled"},
     "batched": {"batch-kv", "batch-rotating", "batch-state"},
     "paged": {"paged-full", "paged-sliding", "paged-hybrid", "paged-state"},
     "prefix": {"session", "trie", "slots"},

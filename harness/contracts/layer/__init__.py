@@ -128,8 +128,8 @@ DOMAIN_CONFIG: Mapping[str, Sequence[Any]] = {
     "window": [2],
     "chunk": [None, 2],
     "pool": [2],
-    "overlap": [0, 1],
-    "lookahead": [0, 1],
+    "overlap": [1, 0],
+    "lookahead": [1, 0],
 }
 DOMAINS = {
     "tiny": Domain(DOMAIN_CONFIG, TINY),

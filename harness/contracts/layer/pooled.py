@@ -124,5 +124,6 @@ class PooledReader(Reader):
             found = np.flatnonzero(self.is_close([*pairs]))
             if len(found):
                 tags = range(found[0], found[0] + count)
-                return f"the mean of tokens {', '.join(map(str, tags))}"
-        return "no entry"
+                noun = "tokens" if count > 1 else "token"
+                return f"the mean of {noun} {', '.join(map(str, tags))}"
+        return "an unknown entry"

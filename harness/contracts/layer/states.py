@@ -75,7 +75,7 @@ class Situation:
 
     def count_closed(self) -> int:
         """Counts the windows that an update of a pooled cache closes."""
-        pool: int = self.config["pool"] or inf
+        pool: float = self.config["pool"] or inf
         return int((self.offset + self.length) // pool - self.offset // pool)
 
     def appends_after(self, event: str) -> bool:

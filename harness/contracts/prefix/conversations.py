@@ -451,7 +451,7 @@ class ConversationSystem(RequestSystem):
         last = op.get("layers", len(self.layers))
         for number, layer, reference in self.get_layers(model):
             if model.fed and number < last:
-                caches[number] = layer.update("a", model.fed, reference.cache.tokens)
+                caches[number] = layer.update("a", model.fed, reference.cache)
         answer = {"offsets": self.get_offsets(), "caches": caches}
         if generated := op.get("generate"):
             answer |= self.lend(self.cache.extend, generated)
