@@ -7,7 +7,7 @@ leave tokens as they are, so that each entry is a mean.
 
 from __future__ import annotations
 
-import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def heavy() -> Backend:
     since "the compressor's running-window state isn't rewindable". (The `is_croppable` of
     the layers is True nevertheless, and `crop` keeps the entries and the open tokens.)
     """
-    return _declare("transformers-compressed", {"overlap": (0,)})
+    return _declare("transformers-compressed", HEAVY, {"overlap": (0,)})
 
 
 def sparse() -> Backend:
@@ -41,14 +41,15 @@ def sparse() -> Backend:
     the released models. An entry is made of the tokens of two windows. The indexer
     selects all entries."""
     sizes = {"pool": (4,), "overlap": (4,)}
-    return _declare("transformers-compressed-sparse", sizes)
+    return _declare("transformers-compressed-sparse", SPARSE, sizes)
 
 
-def _declare(name: str, sizes: Fields) -> Backend:
+def _declare(name: str, layer_type: str, sizes: Fields) -> Backend:
     operations = {"update", "state", "size", "clone", "free"}
     masks: Fields = {"mask_padding": (1,), "dtype": ("float32",), "lookahead": (0,)}
     kind = declare_kind(operations, {**masks, **sizes})
-    return declare_backend(name, {"pooled": kind}, CompressedLayer, "forever")
+    opener = partial(CompressedLayer, layer_type)
+    return declare_backend(name, {"pooled": kind}, opener, "forever")
 
 
 class Unrotated(torch.nn.Module):
@@ -67,12 +68,10 @@ def make_compressor(model: Any) -> Any:
     compressor.kv_norm, compressor.rotary_emb = torch.nn.Identity(), Unrotated()
     width = model.hidden_size
     series = compressor.kv_proj.out_features // width  # two if windows overlap
-    if model.layer_types == [SPARSE]:
-        compressor.indexer.rotary_emb = Unrotated()
     compressor.requires_grad_(False)
     for parameter in compressor.parameters():
         parameter.zero_()
-    compressor.kv_proj.weight.copy_(torch.eye(width).repeat(series, 1))
+    compressor.kv_proj.weight += torch.eye(width).repeat(series, 1)
     return compressor
 
 
@@ -80,18 +79,19 @@ class CompressedLayer(Layer):
     """Adapts a cache layer of DeepSeek V4, with its compressor. The hidden state of a
     token is its K and V in all heads."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, layer_type: str, config: Config) -> None:
         self.sizes = config["heads"], config["key_dim"], config["value_dim"]
         width = config["heads"] * (config["key_dim"] + config["value_dim"])
         model = DeepseekV4Config(
             num_hidden_layers=1,
-            layer_types=[SPARSE if config["overlap"] else HEAVY],
+            layer_types=[layer_type],
             compress_rates={HEAVY: config["pool"], SPARSE: config["pool"]},
             hidden_size=width,
             head_dim=width,
             q_lora_rank=width,
+            partial_rotary_factor=0.5,
             index_n_heads=1,
-            index_head_dim=8,
+            index_head_dim=width,
             index_topk=MANY,
             sliding_window=MANY,
             dtype=config["dtype"],
@@ -131,8 +131,3 @@ class CompressedLayer(Layer):
 
     def size(self) -> int:
         return int(self.cache.layers[0].entry_count["compressor"])
-
-    def clone(self) -> CompressedLayer:
-        copied = copy.copy(self)
-        copied.cache = copy.deepcopy(self.cache)
-        return copied

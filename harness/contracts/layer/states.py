@@ -168,7 +168,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "refusals": "restore" in has or "trim" in has,
         "outlives": not {"trim", "restore", "free", "clone"}.isdisjoint(has),
         "steps": kind in STEPPED and "step" in config,
-        "larger-pool": any(pool > 1 for pool in config.get("pool", (1, 2))),
+        "larger-pool": kind == "pooled" and max(config.get("pool", (2,))) > 1,
         "chunks": kind == "kv" and config.get("chunk", (None,)) != (None,),
         "wider": any(window > 1 for window in windows),
         "one-token": 1 in windows,
