@@ -22,10 +22,14 @@ def pooled_open_window_seen(cache: Any) -> None:
 def pooled_overlap_forgotten(cache: Any) -> None:
     """The first window of an update has no overlap with the tokens of the update
     before."""
-    condition = "if not window and self.overlap:"
-    behind = "window * self.pool - self.get_start(window)"
-    wrong = f"run = cut(run, {behind}, run[0].shape[2])\n    if self.overlap:"
-    edit(cache, "make_entries", condition, wrong)
+    make_entries = cache.make_entries
+
+    def make_first(run: Arrays, window: int) -> Arrays:
+        behind = window * cache.pool - cache.get_start(window)
+        made: Arrays = make_entries(cut(run, behind, run[0].shape[2]), 0)
+        return made
+
+    cache.make_entries = make_first
 
 
 @mistake("pooled", 2)

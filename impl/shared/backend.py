@@ -167,7 +167,8 @@ class Framework:
         options = self.get_layer_options(config)
         if config["kind"] == "pooled":
             sizes = config["pool"], config["overlap"], config["lookahead"]
-            return self.pooled(*sizes, *options)
+            names = zip(("step", "fill", "mask"), options, strict=True)
+            return self.pooled(*sizes, **dict(names))
         if config["kind"] == "rotating":
             has_twin = not config["variant"]
             return self.rotating(config["window"], *options, twin=has_twin)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.kv import KVCacheBase
 from lockstep.impl.shared.layer import TokenCache, WholeSnapshots
-from lockstep.impl.shared.memory import Arrays, Snapshot, TokenMemory
+from lockstep.impl.shared.memory import Arrays, Snapshot
 from lockstep.impl.shared.ring import Ring
 
 Combine = Callable[[Any, Any], Arrays]
@@ -43,51 +43,38 @@ class PooledSnapshot:
         self.parts = None
 
 
-def plan_tokens(pool: int, overlap: int, lookahead: int) -> Ring:
-    """Returns the planner of the tokens of a pooled cache.
-
-    The ring is one column larger than needed, so that updates never return its columns in
-    another order than that of positions.
-
-    Raises:
-        MisuseError: the numbers are not those of a pooled cache.
-    """
-    if pool < 1:
-        raise MisuseError(f"pool must be at least 1 token, not {pool}")
-    if not 0 <= overlap <= pool:
-        raise MisuseError(f"overlap must be 0 to {pool}, the pool, not {overlap}")
-    if lookahead < 0:
-        raise MisuseError(f"lookahead must be at least 0 tokens, not {lookahead}")
-    room = pool + overlap + lookahead
-    return Ring(room, room, twin=False)
-
-
 class PooledCacheBase(WholeSnapshots, TokenCache):
     """A cache of the entries of closed windows, and a ring of the last tokens.
 
     Entry i is made of the tokens at [i * pool - overlap, (i + 1) * pool). The ring keeps
-    the tokens from the start of the window `oldest` on, with its overlap. The first open
-    window that a trim can go back to is `oldest`.
+    the tokens from the start of the window `oldest` on, with its overlap; this is the
+    first window that a trim can open again. The ring is one column larger than needed, so
+    that it never returns its columns in another order than that of positions.
 
     Args:
-        memory: the tokens.
-        entries: the entries; entry i is at position i.
-        pool, overlap, lookahead: see `reference.pooled`.
-        mask: see `TokenCache`.
+        sizes: pool, overlap and lookahead; see `reference.pooled`.
+        entries: an empty cache for the entries; entry i is at position i.
         combine: makes entries; None for the mean of K and the mean of V.
     """
 
     def __init__(
-        self,
-        memory: TokenMemory,
-        entries: KVCacheBase,
-        sizes: tuple[int, int, int],
-        mask: Any,
-        combine: Combine | None,
+        self, sizes: tuple[int, int, int], entries: KVCacheBase, combine: Combine | None
     ) -> None:
-        super().__init__(memory, None, mask)
-        self.entries, self.combine = entries, combine or self.average
         self.pool, self.overlap, self.lookahead = sizes
+        if self.pool < 1:
+            raise MisuseError(f"pool must be at least 1 token, not {self.pool}")
+        if not 0 <= self.overlap <= self.pool:
+            raise MisuseError(
+                f"overlap must be 0 to {self.pool}, the pool, not {self.overlap}"
+            )
+        if self.lookahead < 0:
+            raise MisuseError(
+                f"lookahead must be at least 0 tokens, not {self.lookahead}"
+            )
+        ring = Ring(sum(sizes), sum(sizes), twin=False)
+        memory = type(entries.memory)(ring, entries.memory.fill)
+        super().__init__(memory, None, entries.mask)
+        self.entries, self.combine = entries, combine or self.average
         self.oldest = 0
         self.snapshots: WeakSet[PooledSnapshot] = WeakSet()
 
@@ -151,19 +138,16 @@ class PooledCacheBase(WholeSnapshots, TokenCache):
     def make_entries(self, run: Arrays, window: int) -> Arrays:
         """Returns the entries of the closed windows in a run of tokens, from `window`
         on."""
-        entries = []
+        pieces = [(run, self.pool + self.overlap)]
         if not window and self.overlap:
-            entries.append(self.pool_windows(cut(run, 0, self.pool), self.pool))
-            run = cut(run, self.pool - self.overlap, run[0].shape[2])
-        if run[0].shape[2] >= self.pool + self.overlap:
-            entries.append(self.pool_windows(run, self.pool + self.overlap))
-        return self.memory.join(entries) if len(entries) > 1 else entries[0]
-
-    def pool_windows(self, run: Arrays, width: int) -> Arrays:
-        keys, values = run
-        return self.combine(
-            self.cut_windows(keys, width), self.cut_windows(values, width)
-        )
+            rest = cut(run, self.pool - self.overlap, run[0].shape[2])
+            pieces = [(cut(run, 0, self.pool), self.pool), (rest, pieces[0][1])]
+        made = [
+            self.combine(*(self.cut_windows(array, width) for array in piece))
+            for piece, width in pieces
+            if piece[0].shape[2] >= width
+        ]
+        return self.memory.join(made)
 
     def view(self) -> Arrays | None:
         """Returns K and V of all entries; None if there are none."""

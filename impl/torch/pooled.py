@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from lockstep.impl.shared.pooled import Combine, PooledCacheBase, plan_tokens
+from lockstep.impl.shared.pooled import Combine, PooledCacheBase
 from lockstep.impl.torch.kv import KVCache
-from lockstep.impl.torch.masks import BOOLEAN, make_additive
-from lockstep.impl.torch.memory import Pair, TokenMemory
+from lockstep.impl.torch.masks import make_additive
+from lockstep.impl.torch.memory import Pair
 
 
 class PooledCache(PooledCacheBase):
@@ -22,8 +23,8 @@ class PooledCache(PooledCacheBase):
         pool: number of tokens of a window.
         overlap: number of tokens before a window that its entry also has.
         lookahead: number of tokens, such as drafts, that a trim can always take back.
-        step, fill, mask: see `impl.torch.kv`.
         combine: makes entries from tokens; None for their mean.
+        options: step, fill and mask, as of `KVCache`.
     """
 
     def __init__(
@@ -31,18 +32,14 @@ class PooledCache(PooledCacheBase):
         pool: int,
         overlap: int = 0,
         lookahead: int = 0,
-        step: int = 256,
-        fill: float | None = None,
-        mask: torch.Tensor = BOOLEAN,
         combine: Combine | None = None,
+        **options: Any,
     ) -> None:
-        sizes = pool, overlap, lookahead
-        memory = TokenMemory(plan_tokens(*sizes), fill)
-        super().__init__(memory, KVCache(step, fill, mask), sizes, mask, combine)
-        self.options = *sizes, step, fill, mask, combine
+        super().__init__((pool, overlap, lookahead), KVCache(**options), combine)
+        self.arguments, self.options = (pool, overlap, lookahead, combine), options
 
     def make_empty(self) -> PooledCache:
-        return PooledCache(*self.options)
+        return PooledCache(*self.arguments, **self.options)
 
     def cut_windows(self, array: torch.Tensor, width: int) -> torch.Tensor:
         return array.unfold(2, width, self.pool).movedim(-1, 3)

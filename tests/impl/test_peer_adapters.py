@@ -47,7 +47,7 @@ ALLOWED = {
     "transformers_layers.get_attention: if": "each kind has a type of layer",
     "transformers_layers.get_hybrid: if": "its state or its window is compared",
     "transformers_layers.get_room: if": "its state or its window is compared",
-    "transformers_pooled.CompressedLayer.make_mask: clone": "models mask behind an update",
+    "transformers_pooled.CompressedLayer.make_mask: clone": "models mask after an update",
     "transformers_pooled.CompressedLayer.state: if": "no entries before an update",
     "transformers_pages.Pages.schedule: if": "without room prepare_next_batch goes on so",
     "transformers_pages.Pages.prepare: if": "inputs are made once for all layers",
