@@ -72,8 +72,7 @@ class Snapshot(Protocol):
 
 
 class LayerCache(Protocol):
-    """One cache of kind "kv", "rotating" or "pooled": the K and V of one sequence in one
-    layer.
+    """One cache of kind kv, rotating or pooled: K and V of one sequence in one layer.
 
     A backend implements `offset`, `make_mask`, `update`, and the operations that it
     declares for the kind. `reference/` defines the behavior of each operation.

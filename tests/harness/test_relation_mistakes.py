@@ -29,7 +29,8 @@ APPLIED = 60
 
 GENERIC = ("cut", "mask", "recompute", "rename", "return")
 OFTEN = {
-    **dict.fromkeys(("kv", "rotating", "state", "causal", "chunked"), GENERIC),
+    **dict.fromkeys(CONTRACTS["layer"].kinds, GENERIC),
+    **dict.fromkeys(("causal", "chunked"), GENERIC),
     **dict.fromkeys(CONTRACTS["batched"].kinds, ("cut", "mask", "recompute", "rename")),
     **dict.fromkeys(CONTRACTS["paged"].kinds, ("mask", "rename", "return")),
     **dict.fromkeys(("swa", "swa-memory", "recurrent"), ("mask", "rename", "return")),
