@@ -36,12 +36,8 @@ class PooledCache(StateCache):
     """
 
     def __init__(self, pool: int, overlap: int = 0, lookahead: int = 0) -> None:
-        if pool < 1:
-            raise ValueError(f"pool must be at least 1 token, not {pool}")
-        if not 0 <= overlap <= pool:
-            raise ValueError(f"overlap must be 0 to {pool}, the pool, not {overlap}")
-        if lookahead < 0:
-            raise ValueError(f"lookahead must be at least 0 tokens, not {lookahead}")
+        assert pool >= 1 and 0 <= overlap <= pool, f"pool {pool}, overlap {overlap}"
+        assert lookahead >= 0, f"lookahead {lookahead}"
         super().__init__()
         self.pool, self.overlap, self.lookahead = pool, overlap, lookahead
         self.oldest = 0

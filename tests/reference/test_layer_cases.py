@@ -178,12 +178,6 @@ and of the tokens before it
     pools 8 > 14 15 16 17 18;
     new pool=2 overlap=2; fill 6; pools 1 > 10 11; pools 3 > 10 11 12 13;
     pools 5 > 12 13 14 15; new pool=1 overlap=1; fill 2; pools 0 > 10; pools 1 > 10 11
-sizes that fit no window
-    pooled pool=2 | new pool=0 > error: pool must be at least 1 token, not 0;
-    new pool=2 overlap=3 > error: overlap must be 0 to 2, the pool, not 3;
-    new pool=2 overlap=-1 > error: overlap must be 0 to 2, the pool, not -1;
-    new pool=2 lookahead=-1 > error: lookahead must be at least 0 tokens, not -1;
-    fill 3; holds > 3: 11
 a trim takes back open tokens, and no entry
     pooled pool=4 | fill 7; trim 0 > 0; trim 4 > 0; trim 9 > 0; holds > 7: 13;
     trim 3 > 3; holds > 4: 13; trim 1 > 0; add 30 31 32 33; holds > 8: 13 33;
