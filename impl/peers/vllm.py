@@ -78,9 +78,8 @@ WITH_STATES: Groups = (
 
 
 def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
-    return Kind(
-        OPERATIONS, {"groups": tuple(groups), **config}, duties=DUTIES, tells=TELLS
-    )
+    settings = {"groups": tuple(groups), "extra_keys": (False, True), **config}
+    return Kind(OPERATIONS, settings, duties=DUTIES, tells=TELLS)
 
 
 def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:

@@ -141,7 +141,7 @@ class Blocks:
         requests: name → its `Request`.
         step: name → the number of its tokens in the current step.
         drafted: name → its scheduled drafts.
-        prefixes: hash → the namespace and the tokens of the hash.
+        prefixes: hash → the prefix of the hash, as an entry of group 0 and block 0.
         retained: the blocks that a copy of this step reads or writes.
     """
 
@@ -156,15 +156,27 @@ class Blocks:
         self.requests: dict[str, Any] = {}
         self.step: dict[str, int] = {}
         self.drafted: dict[str, Sequence[int]] = {}
-        self.prefixes: dict[Any, tuple[str | None, tuple[int, ...]]] = {}
+        self.prefixes: dict[Any, Entry] = {}
         self.retained: list[Any] = []
 
-    def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
+    def open(
+        self,
+        request: str,
+        tokens: Sequence[int],
+        namespace: str | None,
+        adapter: str | None = None,
+        extras: Sequence[tuple[int, int, str]] = (),
+    ) -> None:
+        lora = SimpleNamespace(
+            name=adapter, lora_name=adapter, lora_path=adapter, adapter_id=1
+        )
         self.requests[request] = vllm.Request(
             request,
             list(tokens),
             SAMPLING,
             None,
+            mm_features=[make_feature(*extra) for extra in extras],
+            lora_request=lora if adapter else None,
             cache_salt=namespace,
             block_hasher=self.hasher,
         )
@@ -174,10 +186,10 @@ class Blocks:
         """Stores the tokens of each hash, because entries and events contain only the
         hash."""
         for number, key in enumerate(request.block_hashes, 1):
-            prefix = (
-                request.cache_salt,
-                tuple(request.all_token_ids[: number * self.unit]),
-            )
+            end, salt, lora = number * self.unit, request.cache_salt, request.lora_request
+            tokens = tuple(request.all_token_ids[:end])
+            extras = list_extras(request.mm_features, end)
+            prefix = Entry(0, salt, tokens, 0, lora and lora.name, extras)
             self.prefixes[key] = prefix
             self.prefixes[vllm.maybe_convert_block_hash(key)] = prefix
 
@@ -322,7 +334,9 @@ class Blocks:
     def entries(self) -> list[Entry]:
         cached = self.manager.block_pool.cached_block_hash_to_block._cache
         return [
-            Entry(vllm.get_group_id(key), *self.prefixes[vllm.get_block_hash(key)], block)
+            self.prefixes[vllm.get_block_hash(key)]._replace(
+                group=vllm.get_group_id(key), block=block
+            )
             for key, blocks in cached.items()
             for block in list_ids(blocks)
         ]
@@ -340,9 +354,28 @@ class Blocks:
             return [("cleared", None)]
         name = "stored" if isinstance(event, vllm.BlockStored) else "removed"
         return [
-            (name, Entry(event.group_idx, *self.prefixes[key], 0))
+            (name, self.prefixes[key]._replace(group=event.group_idx))
             for key in event.block_hashes
         ]
+
+
+def make_feature(first: int, end: int, key: str) -> Any:
+    """Returns what a manager reads of an image. Its hash also stands for its length: an
+    image always has as many tokens as its content needs."""
+    position = SimpleNamespace(offset=first, length=end - first)
+    return SimpleNamespace(
+        identifier=f"{key}:{end - first}", mm_position=position, key=key
+    )
+
+
+def list_extras(features: Sequence[Any], end: int) -> list[tuple[int, int, str]]:
+    """Returns the extras of the images, as far as they lie before `end`."""
+    spans = [(item.mm_position, item.key) for item in features]
+    return [
+        (span.offset, min(end, span.offset + span.length), key)
+        for span, key in spans
+        if span.offset < end
+    ]
 
 
 def list_ids(blocks: Any) -> list[int]:

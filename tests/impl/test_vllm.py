@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.impl.released import (
@@ -95,12 +95,48 @@ def say_nothing(emit: Any) -> Any:
     return lambda self, hashes: None
 
 
+def hash_other(hide: Callable[[Any], dict[str, Any]]) -> Any:
+    """Hashes a request that has these attributes instead of its own."""
+
+    def change(make: Any) -> Any:
+        def make_other(*options: Any) -> Any:
+            hasher = make(*options)
+
+            def hash_request(request: Any) -> Any:
+                other = hide(request)
+                kept = {name: getattr(request, name) for name in other}
+                vars(request).update(other)
+                hashes = hasher(request)
+                vars(request).update(kept)
+                return hashes
+
+            return hash_request
+
+        return make_other
+
+    return change
+
+
+def join_names(request: Any) -> dict[str, Any]:
+    """A salt and an adapter of the same letters are the same."""
+    lora = request.lora_request
+    joined = (request.cache_salt or "") + (lora.name if lora else "")
+    return {"cache_salt": joined, "lora_request": None}
+
+
+def leave_out_images(request: Any) -> dict[str, Any]:
+    """Images are not hashed, only their tokens."""
+    return {"mm_features": []}
+
+
 MISTAKES = [
     ("", "paged-full", "BlockPool._maybe_evict_cached_block", keep_hash),
     ("", "paged-full", "BlockPool.touch", raise_once),
     ("", "paged-full", "BlockPool.free_blocks", free_twice),
     ("", "paged-full", "KVCacheManager.get_computed_blocks", leave_no_token),
     ("", "paged-full", "KVCacheManager.cache_blocks", hash_behind),
+    ("", "paged-full", "get_request_block_hasher", hash_other(join_names)),
+    ("", "paged-hybrid", "get_request_block_hasher", hash_other(leave_out_images)),
     ("", "paged-full", "BlockPool._emit_block_removed_events", say_nothing),
     ("", "paged-full", "FullAttentionManager.find_longest_cache_hit", find_one_more),
     ("", "paged-sliding", "SlidingWindowManager.get_num_skipped_tokens", skip_one_more),

@@ -15,8 +15,11 @@ def _get_dtype_size(dtype: Any) -> int:
     return int(dtype.itemsize)  # the original reads it from an empty tensor
 
 
-def _find_no_features(features: Any, start: int, end: int) -> tuple[int, int]:
-    return 0, 0  # for requests without images
+def _find_features(features: Any, start: int, end: int) -> tuple[int, int]:
+    """Returns the range of the images that cover positions of [start, end)."""
+    spans = [(item.mm_position.offset, item.mm_position.length) for item in features]
+    before = sum(offset + length <= start for offset, length in spans)
+    return before, sum(offset < end for offset, _ in spans)
 
 
 class _Logger(logging.Logger):
@@ -60,8 +63,8 @@ VLLM = Engine(
         StandIn("vllm.multimodal", "images; requests here are tokens"),
         StandIn(
             "vllm.multimodal.utils",
-            "images; requests here are tokens",
-            {"get_mm_features_in_window": _find_no_features},
+            "images; the manager reads their hashes and positions",
+            {"get_mm_features_in_window": _find_features},
         ),
         StandIn("vllm.outputs", "what a server answers"),
         StandIn(
