@@ -176,7 +176,7 @@ class Blocks:
             SAMPLING,
             None,
             mm_features=[make_feature(*extra) for extra in extras],
-            lora_request=lora if adapter else None,
+            lora_request=adapter and lora,
             cache_salt=namespace,
             block_hasher=self.hasher,
         )

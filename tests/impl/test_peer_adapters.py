@@ -99,6 +99,7 @@ ALLOWED = {
     "vllm_blocks.Blocks.accept: if": "the scheduler has the same (line 2406)",
     "vllm_blocks.Blocks.pool: if": "tells which blocks are held, free and cached",
     "vllm_blocks.Blocks.translate: if": "each event has a class",
+    "vllm_blocks.list_extras: if": "tells which images begin in a prefix",
     "vllm_blocks.list_ids: if": "of one hash there is a block, or a dict of several",
     "vllm_blocks.StateBlocks.__init__: if": "finds the group with states",
     "vllm_blocks.StateBlocks.limit: if": "what _mamba_block_aligned_split does",
