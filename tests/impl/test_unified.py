@@ -4,10 +4,14 @@ how often keys are turned, and what no program gets wrong."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from frameworks import HEADS, KEY_DIM, Framework
+
+from lockstep.impl.shared.errors import MisuseError
+from lockstep.impl.shared.wrapper import WrapperCache
 
 
 def test_a_mask_is_that_of_the_rows_announced(on: Framework) -> None:
@@ -79,3 +83,24 @@ def test_states_that_are_refused_change_nothing(on: Framework) -> None:
         with pytest.raises(ValueError, match="the states have shape"):
             cache.write_states(0, *bad)
     assert on.read(cache) == [5, 6]
+
+
+def test_a_wrapper_loads_into_all_caches_or_none(on: Framework) -> None:
+    """Programs load what another wrapper saved once in a thousand programs."""
+
+    def save(sequences: int) -> list[Any]:
+        return WrapperCache([on.encoder(), on.causal(sequences=sequences)], 1).save()
+
+    encoder = on.encoder()
+    cache = WrapperCache([encoder, on.causal(sequences=1)], 1)
+    cache.forward([0], [0], multimodal=[0])
+    encoder.put(0, *on.feed([0, 1, 2]))
+    for saved, why in (
+        (save(2), "load: sequences was 2, but is 1 here"),
+        (save(1)[:1], "load: 1 caches were saved, but here are 2"),
+    ):
+        with pytest.raises(MisuseError, match=f"^{why}$"):
+            cache.load(saved)
+        assert encoder.cached
+    cache.load(save(1))
+    assert not encoder.cached
