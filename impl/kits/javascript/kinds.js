@@ -91,6 +91,42 @@ class State {
   }
 }
 
+// --- layer: pooled ---------------------------------------------------------------------
+
+// All tokens; an entry is the mean of a window of them.
+class Pooled extends Layer {
+  constructor(config) {
+    super(config);
+    this.pool = config.getInteger("pool");
+    this.overlap = config.getInteger("overlap");
+  }
+
+  poolTokens(tokens) {
+    const count = Math.floor(tokens.length / this.pool);
+    return Array.from({ length: count }, (_, entry) => {
+      const begin = Math.max(0, entry * this.pool - this.overlap);
+      const pooled = tokens.slice(begin, (entry + 1) * this.pool);
+      const add = (sum, token) => sum.map((number, place) => number + token[place]);
+      return pooled.reduce(add).map((sum) => Math.fround(sum / pooled.length));
+    });
+  }
+
+  putContent(answer) {
+    const [keys, values] = [this.keys, this.values].map((all) => this.poolTokens(all));
+    answer.putTokens("keys", this.heads, this.keyDim, keys);
+    answer.putTokens("values", this.heads, this.valueDim, values);
+  }
+
+  putMask(answer, first, rows) {
+    const count = Math.floor(this.offset / this.pool);
+    const seen = [];
+    for (let query = first; query < first + rows; query++)
+      for (let entry = 1; entry <= count; entry++)
+        seen.push(query < this.offset && entry * this.pool <= query + 1);
+    answer.putMask(rows, count, seen, false);
+  }
+}
+
 // --- batched ---------------------------------------------------------------------------
 
 // Rows of one or several parts, of which each has all rows: a list has several parts.
@@ -643,7 +679,7 @@ function makeKind(contract, kind, operations, Cache, config = {}) {
   for (let { prototype } = Cache; prototype !== Object.prototype;) {
     for (const name of Object.getOwnPropertyNames(prototype)) {
       const message = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-      functions[message] ??= prototype[name];
+      functions[message] ??= Object.getOwnPropertyDescriptor(prototype, name).value;
     }
     prototype = Object.getPrototypeOf(prototype);
   }
@@ -668,6 +704,7 @@ const WRAPPED = [
 const all = [
   ...kinds,
   makeKind("layer", "state", ["update"], State),
+  makeKind("layer", "pooled", ["update"], Pooled),
   ...["kv", "rotating", "state"].map((kind) =>
     makeKind("batched", `batch-${kind}`, ["open", "update"], Batch),
   ),
