@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from lockstep.harness.contracts.answer_schemas import USAGE, any_of, left_open, record
 from lockstep.harness.contracts.operation import Answer, Op, Operation, Source
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, PagedModel
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer
 from lockstep.reference.paged import Covered, Input, Request, Space
+
+T = TypeVar("T")
 
 REQUEST: Schema = {**NAME, NAMES: "request"}
 TOKEN: Schema = integer(0, 1 << 20)
@@ -43,7 +45,6 @@ NEAR: Sequence[Sequence[str]] = (
 )
 """Sets of names that are nearly equal: one is the beginning of another, numbers are equal
 modulo 2 ** 16, digests differ only at the beginning, in the middle or at the end."""
-NAMES_NEAR = [name for names in NEAR for name in names]
 NAMESPACES = [[Space(name) for name in names] for names in NEAR]
 ALIKE = ("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"), ("c", "ab")
 SPACES = [
@@ -65,20 +66,16 @@ def draw_tokens(source: Source, count: int) -> list[int]:
     return [source.pick(ALPHABET) for _ in range(count)]
 
 
-def draw_space(
-    source: Source, spaces: Sequence[Sequence[Space]], other: Space | None = None
-) -> Space:
-    """Draws one of `spaces`, or a space other than `other`, mostly a nearly equal one."""
-    drawn = [space for near in spaces for space in near]
-    near = next((near for near in spaces if other in near), drawn)
-    others = [space for space in near if space != other]
-    return source.pick(others if other in (None, NO_SPACE) else [NO_SPACE, *others])
-
-
-def draw_key(source: Source, other: str = "") -> str:
-    """Draws a key that is nearly equal to `other`, or any key."""
-    near = next((names for names in NEAR if other in names), NAMES_NEAR)
-    return source.pick([name for name in near if name != other])
+def draw_near(
+    source: Source,
+    sets: Sequence[Sequence[T]],
+    other: T | None = None,
+    also: Sequence[T] = (),
+) -> T:
+    """Draws an item of `also`, or an item except `other` of a set that contains `other`;
+    of any set, if no set contains it."""
+    near = [items for items in sets if other in items] or sets
+    return source.pick([*also, *(x for items in near for x in items if x != other)])
 
 
 def draw_extras(
@@ -97,22 +94,16 @@ def draw_extras(
     if extras and differs:
         at = source.below(len(extras))
         first, end, key = extras[at]
-        change = source.below(5)
-        if change < 2:
-            key = draw_key(source, key)
-        elif change == 2:
-            end = source.between(first + 1, len(inputs))
-        elif change == 3:
-            first, end = source.pick(((first + 1, end + 1), (first - 1, end - 1)))
-        else:
-            end = first  # is left out
-        changed = [*extras[:at], [first, end, key], *extras[at + 1 :]]
-        extras = keep_legal(changed, len(inputs))
+        another = [first, end, draw_near(source, NEAR, key)]
+        shorter = [first, source.between(first, len(inputs)), key]  # or left out
+        moved = [[first + by, end + by, key] for by in (1, -1)]
+        extras[at] = source.pick((another, another, shorter, *moved))
+        extras = keep_legal(extras, len(inputs))
     begin = max(extras[-1][1] if extras else 0, 0 if differs else shared)
     if begin < len(inputs) and source.below(3):
         first = source.between(begin, len(inputs) - 1)
         end = min(len(inputs), first + source.pick((2, 1, 3, 5, 8)))
-        extras.append([first, end, draw_key(source)])
+        extras.append([first, end, draw_near(source, NEAR)])
     return extras
 
 

@@ -23,7 +23,7 @@ from lockstep.harness.contracts.paged.base import (
     PagedOperation,
     chosen,
     draw_extras,
-    draw_space,
+    draw_near,
     draw_tokens,
     find_free_name,
     leave,
@@ -94,7 +94,7 @@ class Open(PagedOperation):
         has_keys = model.config["extra_keys"]
         spaces = SPACES if has_keys else NAMESPACES
         is_named = not source.below(2 if model.goes_far or has_keys else 4)
-        space = draw_space(source, spaces) if is_named else NO_SPACE
+        space = draw_near(source, spaces) if is_named else NO_SPACE
         tokens: Sequence[Input] = ()
         away = model.withdrawn or model.offloaded
         if model.goes_far and away and not model.transfers and source.below(4):
@@ -104,7 +104,8 @@ class Open(PagedOperation):
             if not source.below(12 if model.is_bound else 3):
                 tokens = tokens[: source.between(0, len(tokens))]
             if not source.below(3 if has_keys and not model.goes_far else 6):
-                space = draw_space(source, spaces, space)
+                also = [] if space == NO_SPACE else [NO_SPACE]
+                space = draw_near(source, spaces, space, also)
         appended = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
         drawn: list[Input] = [*tokens, *appended] or [1]
         del drawn[max(1, model.config["max_length"] - source.below(4)) :]
