@@ -12,10 +12,10 @@ import pytest
 from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.backends.paged import Ring
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.operation import Op
+from lockstep.harness.contracts.operation import HeldToken, Op
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.programs.ledger import why_unsupported
-from lockstep.harness.programs.program import Program
+from lockstep.harness.programs.program import Program, walk
 from lockstep.impl.shared.operations import PAGED_OPERATIONS, PAGED_TELLS
 from tests.harness import paging
 from tests.harness.paging import RUN, Manager, ask, fork, open_request
@@ -70,6 +70,16 @@ def test_a_duty_is_kept_while_a_program_runs() -> None:
     assert kept.why_skipped == "callers must not: preempt of a scheduled one"
     assert run_on(program).why_skipped == "the step is empty"
     assert why_unsupported(program, declare(Manager, duties=(VICTIM,))) is None
+
+
+def test_the_tokens_of_requests_are_listed() -> None:
+    first = open_request("b", 6), open_request("a", 7, 8, 9)
+    ops = *first, ask("schedule", "b"), ask("schedule", "a", count=2), RUN
+    [*_, last] = walk(make(*ops, open_request("c", 1)))
+    last.finish()
+    held = last.model.list_held({"op": "free", "request": "a"})
+    a, b = [HeldToken(1, 0), HeldToken(2, 1)], [HeldToken(0, 0)]
+    assert list(held) == [("request a", a), ("request b", b), ("request c", [])]
 
 
 def test_a_call_that_only_the_answers_make_a_misuse_is_skipped() -> None:
