@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from .kv import KVCache
 from .rotating import RotatingCache
 from .state import StateCache
-from .token import Token
 
 Part = KVCache | RotatingCache | StateCache
 
@@ -28,11 +27,6 @@ class ListCache:
     def offset(self) -> int:
         """The number of tokens written minus tokens trimmed, equal in all caches."""
         return self.parts[0].offset
-
-    @property
-    def tokens(self) -> list[Token]:
-        """All tokens, including tokens that have left a window."""
-        return self.parts[0].tokens
 
     def update(self, tags: Sequence[int]) -> None:
         """Appends one token for each tag to every cache."""

@@ -96,7 +96,8 @@ def test_every_backend_of_a_framework_says_what_it_needs() -> None:
             needed = list(list_requirements(entry.dist, list_extras(entry)))
             assert needed, entry.name
             for one in needed:
-                if one.name in HERE:
+                # vllm-mlx needs an earlier mlx-lm, in an environment of its own.
+                if one.name in HERE and "vllm-mlx" not in str(one.marker):
                     assert one.specifier.contains(version(one.name)), (entry.name, one)
                 assert {">=", "<"} <= {
                     each.operator

@@ -9,6 +9,7 @@ from lockstep.harness.contracts.layer.model import (
     CONFIG as LAYER_CONFIG,
 )
 from lockstep.harness.contracts.layer.model import (
+    POOL_FIELDS,
     Cache,
     LayerModel,
     Updates,
@@ -34,7 +35,7 @@ OF_PARTS = (*SIZES, "heads", "key_dim", "value_dim", "conv_width")
 """The config fields that each part of a list may set separately."""
 
 CONFIG: Mapping[str, Schema] = {
-    **LAYER_CONFIG,
+    **{name: LAYER_CONFIG[name] for name in LAYER_CONFIG if name not in POOL_FIELDS},
     "kind": {"enum": list(KINDS)},
     "pads_left": {"type": "boolean", "default": True},
     "offsets": {"enum": ["rows", "none"], "default": "rows"},
@@ -70,7 +71,9 @@ tags."""
 def get_single_config(config: Config) -> dict[str, Any]:
     """Returns the config of a single cache with one row."""
     kind = config["kind"].removeprefix(PREFIX)
-    return {**{name: config[name] for name in LAYER_CONFIG}, "kind": kind}
+    fields = {name: LAYER_CONFIG[name].get("default") for name in POOL_FIELDS}
+    fields |= {name: config[name] for name in LAYER_CONFIG.keys() & CONFIG.keys()}
+    return {**fields, "kind": kind}
 
 
 def list_part_configs(config: Config) -> list[Config]:

@@ -170,7 +170,7 @@ def test_nothing_of_a_backend_is_lost_on_the_way(relay: Any) -> None:
     """All kinds of all contracts, by strict messages, agree as they do without."""
     contracts = relay.contracts
     kinds = [(each, kind) for each in contracts for kind in contracts[each]]
-    assert len(kinds) == 22
+    assert len(kinds) == 23
     for contract, kind in kinds:
         declared = contracts[contract][kind]
         for program in draw_some(6, contract, kind, declared, 5, relay.dtypes):
