@@ -117,6 +117,7 @@ class Repeat(BatchedOperation):
     effect = Effect.MOVES
     answer = ROWS_OFFSETS
     writes = while_announced = True
+    has_misuse = False
     text = "repeat each row {times} times"
     fields = {"times": integer(1, MOST_ROWS), **CACHE}
 
