@@ -204,7 +204,7 @@ def known(
     """
 
     def write(pool: Pool, path: Path, program: Program, name: str) -> int:
-        print_line(f"lockstep: running {count} programs for each operation of {path}")
+        print_error(f"running {count} programs for each operation of {path}")
         event = pool.call(Describe(name, program.to_json(), count, settings.seed))
         if isinstance(event, Stopped):
             raise UsageError(f"{path}: cannot be described: {event.describe()}")

@@ -122,12 +122,12 @@ def choose(tests: Sequence[Test], count: int) -> tuple[list[Test], Column]:
     return chosen, included
 
 
-def list_bounds(columns: Mapping[str, Column], few: int) -> list[Test]:
-    """Returns the two bounds of each column. few: the number of diverging examples, which
-    come first."""
+def list_bounds(columns: Mapping[str, Column], diverging: int) -> list[Test]:
+    """Returns the two bounds of each column. diverging: the number of diverging examples,
+    which come first."""
     tests = []
     for name, column in columns.items():
-        seen, others = column[:few], column[few:]
+        seen, others = column[:diverging], column[diverging:]
         if not np.isnan(seen).any():  # a comparison with nan is False, as with null
             low, high = int(seen.min()), int(seen.max())
             tests.append(Test(name, [low, None], others >= low))

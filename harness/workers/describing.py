@@ -34,7 +34,7 @@ MOST_TRIED = 4
 operations of the failing program."""
 
 
-def describe(
+def find_description(
     worker: Runner,
     backend: Backend,
     program: Program,
@@ -91,7 +91,7 @@ class Search:
     """The search for a condition on one operation of a failing program.
 
     Args:
-        worker, backend, program, divergence: see `describe`.
+        worker, backend, program, divergence: see `find_description`.
         step: the number of the operation.
     """
 

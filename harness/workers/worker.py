@@ -61,7 +61,7 @@ from lockstep.harness.programs.vectors.selection import SIZES, Selection
 from lockstep.harness.workers import messages as m
 from lockstep.harness.workers.backend_run import BackendRun
 from lockstep.harness.workers.channel import Channel
-from lockstep.harness.workers.describing import describe as find_description
+from lockstep.harness.workers.describing import find_description
 from lockstep.harness.workers.messages import (
     HarnessFailed,
     LoadFailed,

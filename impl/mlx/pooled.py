@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 
 from lockstep.impl.mlx.kv import KVCache
 from lockstep.impl.mlx.memory import Pair
-from lockstep.impl.shared.pooled import Combine, PooledCacheBase
+from lockstep.impl.shared.pooled import PooledCacheBase
 
 
 class PooledCache(PooledCacheBase):
@@ -17,28 +16,9 @@ class PooledCache(PooledCacheBase):
 
     The arrays that `update`, `view` and `state` return keep their content; see
     `impl.mlx.kv`.
-
-    Args:
-        pool: number of tokens of a window.
-        overlap: number of tokens before a window that its entry also has.
-        lookahead: number of tokens, such as drafts, that a trim can always take back.
-        combine: makes entries from tokens; None for their mean.
-        options: step, fill and mask, as of `KVCache`.
     """
 
-    def __init__(
-        self,
-        pool: int,
-        overlap: int = 0,
-        lookahead: int = 0,
-        combine: Combine | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__((pool, overlap, lookahead), KVCache(**options), combine)
-        self.arguments, self.options = (pool, overlap, lookahead, combine), options
-
-    def make_empty(self) -> PooledCache:
-        return PooledCache(*self.arguments, **self.options)
+    cache_of_entries = KVCache
 
     def cut_windows(self, array: mx.array, width: int) -> mx.array:
         count = (array.shape[2] - width) // self.pool + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
 from lockstep.impl.shared.errors import MisuseError
@@ -52,15 +52,29 @@ class PooledCacheBase(WholeSnapshots, TokenCache):
     that it never returns its columns in another order than that of positions.
 
     Args:
-        sizes: pool, overlap and lookahead; see `reference.pooled`.
-        entries: an empty cache for the entries; entry i is at position i.
-        combine: makes entries; None for the mean of K and the mean of V.
+        pool: number of tokens of a window.
+        overlap: number of tokens before a window that its entry also has.
+        lookahead: number of tokens, such as drafts, that a trim can always take back.
+        combine: makes entries from tokens; None for the mean of K and the mean of V.
+        options: step, fill and mask, as of `KVCache`.
+
+    Attributes:
+        entries: the entries; entry i is at position i.
     """
 
+    cache_of_entries: ClassVar[Callable[..., KVCacheBase]]
+    """The class of `entries`."""
+
     def __init__(
-        self, sizes: tuple[int, int, int], entries: KVCacheBase, combine: Combine | None
+        self,
+        pool: int,
+        overlap: int = 0,
+        lookahead: int = 0,
+        combine: Combine | None = None,
+        **options: Any,
     ) -> None:
-        self.pool, self.overlap, self.lookahead = sizes
+        self.arguments, self.options = (pool, overlap, lookahead, combine), options
+        self.pool, self.overlap, self.lookahead = pool, overlap, lookahead
         if self.pool < 1:
             raise MisuseError(f"pool must be at least 1 token, not {self.pool}")
         if not 0 <= self.overlap <= self.pool:
@@ -71,12 +85,17 @@ class PooledCacheBase(WholeSnapshots, TokenCache):
             raise MisuseError(
                 f"lookahead must be at least 0 tokens, not {self.lookahead}"
             )
-        ring = Ring(sum(sizes), sum(sizes), twin=False)
+        entries = type(self).cache_of_entries(**options)
+        columns = pool + overlap + lookahead
+        ring = Ring(columns, columns, twin=False)
         memory = type(entries.memory)(ring, entries.memory.fill)
         super().__init__(memory, None, entries.mask)
         self.entries, self.combine = entries, combine or self.average
         self.oldest = 0
         self.snapshots: WeakSet[PooledSnapshot] = WeakSet()
+
+    def make_empty(self) -> Self:
+        return type(self)(*self.arguments, **self.options)
 
     @abstractmethod
     def cut_windows(self, array: Any, width: int) -> Any:

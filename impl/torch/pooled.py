@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from lockstep.impl.shared.pooled import Combine, PooledCacheBase
+from lockstep.impl.shared.pooled import PooledCacheBase
 from lockstep.impl.torch.kv import KVCache
 from lockstep.impl.torch.masks import make_additive
 from lockstep.impl.torch.memory import Pair
@@ -18,28 +17,9 @@ class PooledCache(PooledCacheBase):
 
     `update`, `view` and `state` return views of the entries, which are valid until the
     next update, trim, restore or free of this cache.
-
-    Args:
-        pool: number of tokens of a window.
-        overlap: number of tokens before a window that its entry also has.
-        lookahead: number of tokens, such as drafts, that a trim can always take back.
-        combine: makes entries from tokens; None for their mean.
-        options: step, fill and mask, as of `KVCache`.
     """
 
-    def __init__(
-        self,
-        pool: int,
-        overlap: int = 0,
-        lookahead: int = 0,
-        combine: Combine | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__((pool, overlap, lookahead), KVCache(**options), combine)
-        self.arguments, self.options = (pool, overlap, lookahead, combine), options
-
-    def make_empty(self) -> PooledCache:
-        return PooledCache(*self.arguments, **self.options)
+    cache_of_entries = KVCache
 
     def cut_windows(self, array: torch.Tensor, width: int) -> torch.Tensor:
         return array.unfold(2, width, self.pool).movedim(-1, 3)
