@@ -69,10 +69,12 @@ class Group(NamedTuple):
     Attributes:
         type: "full", "sliding", "chunked" or "state".
         width: number of tokens of a window, including the query, or of a chunk.
+        lags: whether a step may leave out these layers, such as those of a drafter.
     """
 
     type: str
     width: int = 0
+    lags: bool = False
 
     def first(self, query: int) -> int:
         """Returns the oldest position that the token at position `query` attends to."""
@@ -97,6 +99,7 @@ class Request:
         awaited: number of tokens whose slots a transfer fills; 0 if there is no transfer.
         transfer: the name of this transfer.
         admitted: number of tokens for which the request has slots, computed or not.
+        skipped: the positions where steps began that left out the groups that may lag.
     """
 
     def __init__(self, tokens: Sequence[Input], space: Space) -> None:
@@ -105,6 +108,7 @@ class Request:
         self.is_held = False
         self.computed = self.scheduled = self.awaited = self.admitted = 0
         self.transfer: str | None = None
+        self.skipped: list[int] = []
 
     @property
     def known(self) -> list[Input]:
@@ -123,9 +127,18 @@ class Request:
     def get_content(self, position: int) -> Content:
         return self.space, tuple(self.known[: position + 1])
 
+    def count_valid(self, group: Group, end: int) -> int:
+        """Returns how many of the first `end` tokens have K and V in a group, if `end`
+        tokens are computed.
+
+        A group that has left out a token has no K and V of it and of all later tokens,
+        since these depend on it.
+        """
+        return min([end, *self.skipped]) if group.lags else end
+
     def drop(self) -> None:
         """Drops the drafts, the slots and the transfer; the tokens stay."""
-        self.drafts, self.is_held, self.transfer = [], False, None
+        self.drafts, self.is_held, self.transfer, self.skipped = [], False, None, []
         self.computed = self.scheduled = self.awaited = self.admitted = 0
 
 
@@ -202,14 +215,16 @@ class PagedCache:
     def can_hit(self, name: str, hit: int, in_step: bool = True) -> bool:
         """Returns whether a waiting request can reuse its first `hit` tokens.
 
-        It can if all tokens that the next token attends to were computed; computed drafts
-        do not count. At least one token remains to be computed, for its output.
+        It can if all groups have computed all tokens that the next token attends to;
+        computed drafts do not count. At least one token remains to be computed, for its
+        output.
 
         Args:
             name: the name of the request.
             hit: number of tokens.
-            in_step: whether tokens that this step computes also count. States of this
-                step never count: a layer reads all states before it writes any state.
+            in_step: whether tokens that this step computes also count. They never count
+                with states, because a layer reads all states before it writes any state,
+                nor with a group that the step may leave out.
         """
         request = self.get(name)
         longer = range(hit + self.dropped, len(request.tokens))
@@ -224,12 +239,11 @@ class PagedCache:
             return False
         if all(group.first(hit) == hit for group in self.groups):
             return True  # a chunk begins: nothing before it is read
-        counts_step = in_step and all(group.type != "state" for group in self.groups)
+        is_late = any(group.type == "state" or group.lags for group in self.groups)
         computed = [
-            (
-                donor.space,
-                tuple(donor.tokens[: donor.end if counts_step else donor.settled]),
-            )
+            (donor.space, tuple(donor.tokens[: donor.end]))
+            if in_step and not is_late
+            else self.get_complete(donor)
             for donor in self.requests.values()
         ]
         reused = tuple(request.tokens[:hit])
@@ -237,6 +251,11 @@ class PagedCache:
             space == request.space and tokens[:hit] == reused
             for space, tokens in [*computed, *self.past]
         )
+
+    def get_complete(self, request: Request) -> Content:
+        """Returns the tokens, without drafts, that all groups have computed."""
+        end = min(request.count_valid(group, request.settled) for group in self.groups)
+        return request.space, tuple(request.tokens[:end])
 
     # --- a step -------------------------------------------------------------------------
 
@@ -283,10 +302,16 @@ class PagedCache:
         request = self.get(other)
         return other != name and request.is_held and not request.scheduled
 
-    def run(self) -> None:
-        """Computes all tokens of the step."""
+    def run(self, lags: bool = False) -> None:
+        """Computes all tokens of the step.
+
+        Args:
+            lags: whether the groups that may lag compute nothing.
+        """
         for name in self.step:
             request = self.requests[name]
+            if lags:
+                request.skipped.append(request.computed)
             request.computed, request.scheduled = request.end, 0
         self.step = []
 
@@ -346,8 +371,7 @@ class PagedCache:
 
     def remember(self, request: Request) -> None:
         """Adds the computed tokens of a request to `past`."""
-        computed = tuple(request.tokens[: request.settled])
-        self.past.append((request.space, computed))
+        self.past.append(self.get_complete(request))
 
     @property
     def is_idle(self) -> bool:
@@ -467,6 +491,7 @@ class PagedCache:
         self.add(target, [*origin.known[: origin.computed], *tokens], origin.space)
         self.requests[target].is_held = True
         self.requests[target].computed = origin.computed
+        self.requests[target].skipped = list(origin.skipped)
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
         """Keeps the first `to` tokens of a request and replaces the rest by `tokens`.
@@ -480,3 +505,4 @@ class PagedCache:
         self.remember(request)
         request.tokens = [*request.known[:to], *tokens]
         request.drafts, request.computed, request.admitted = [], to, to
+        request.skipped = [position for position in request.skipped if position < to]

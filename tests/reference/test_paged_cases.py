@@ -1,12 +1,12 @@
 """Paged caches, by cases that were worked out by hand.
 
-`full+sliding:3 | …` is a model with these groups. `open a 1 2 3` adds a request with
-these tokens, `in=x` in a namespace, `by=x` with an adapter, `extras=[[0,2,'k']]` with
-extras; `take a 2` schedules two of its tokens, `hit=2`
-behind a hit; `run` computes the step. `hits a` lists the hits that a waiting request can
-have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its
-drafts, and how many are computed; `-` for none. `slots a` answers with the number of
-tokens for which it has slots; `losers a` with the requests that may lose theirs to it.
+`full+sliding:3 | …` is a model with these groups; `full!` may lag. `open a 1 2 3` adds
+a request with these tokens, `in=x` in a namespace, `by=x` with an adapter,
+`extras=[[0,2,'k']]` with extras; `take a 2` schedules two of its tokens, `hit=2` behind
+a hit; `run` computes the step. `hits a` lists the hits that a waiting request can have.
+`accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its drafts,
+and how many are computed; `-` for none. `slots a` answers with the number of tokens for
+which it has slots; `losers a` with the requests that may lose theirs to it.
 """
 
 from __future__ import annotations
@@ -130,6 +130,9 @@ a draft that was kept can be hit
 drafts that do not fit into the step are dropped
     full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; take a 2;
     is a > 1 2 3, 4, 2
+a state after drafts that are wrong can never be hit
+    full+state | open a 1 2; take a 9; run; accept a 3 drafts=[4,5]; take a 9; run;
+    open b 1 2 3 4 5 6; hits b > 0 1 2 3; accept a 6 kept=1; hits b > 0 1 2 3 4
 more cannot be kept than was drafted
     full | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9; run;
     accept a 6 kept=2 > error: accept: 2 of the 1 drafts of a
@@ -138,6 +141,33 @@ nothing is sampled before all is computed
     take a 1; run; accept a 3 > error: accept: a has tokens that are not computed;
     take a 1; accept a 3 > error: accept: a has tokens that are not computed; run;
     accept a 3; is a > 1 2 3, -, 2
+# --- groups that lag
+what a group left out is hit nowhere, nor what comes after it
+    full+full! | open a 1 2 3 4 5; take a 2; run; take a 1; run lags=True;
+    open b 1 2 3 4 5; hits b > 0 1 2; take a 9; run; hits b > 0 1 2; free a;
+    hits b > 0 1 2
+another request may compute all of it
+    full+full! | open a 1 2 3 4; take a 9; run lags=True; open b 1 2 3 4; hits b > 0;
+    take b 3; run; open c 1 2 3 4; hits c > 0 1 2 3; free b; hits c > 0 1 2 3
+whether a step leaves groups out is known when it runs
+    full+full! | open a 1 2 3; take a 9; open b 1 2 3; hits b > 0; run; hits b > 0 1 2
+without slots nothing is left out
+    full+full! | open a 1 2 3 4; take a 2; run; take a 1; run lags=True; preempt a;
+    hits a > 0 1 2; take a 9 hit=2; run; open b 1 2 3 4 5; hits b > 0 1 2 3 4
+drafts are left out with the token before them
+    full+full! | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9;
+    run lags=True; accept a 5 kept=1; open b 1 2 3 4 5; hits b > 0 1 2
+a fork lacks it too, a request that goes back before it computes it
+    full+full! | open a 1 2 3 4; take a 2; run; take a 1; run lags=True; fork a b 7;
+    take b 9; run; open c 1 2 3 7 8; hits c > 0 1 2; rewind a 2 3 7; take a 9; run;
+    hits c > 0 1 2 3 4
+one that goes back behind it still lacks it
+    full+full! | open a 1 2 3 4; take a 1; run lags=True; take a 2; run; rewind a 2 3 7;
+    take a 9; run; open c 1 2 3 7 8; hits c > 0; rewind a 1 2; take a 9; run;
+    hits c > 0
+only complete content is saved
+    full+full! | open a 1 2 3 4; take a 1; run; take a 9; run lags=True; free a;
+    save > yes; restore; open b 1 2 3 4; hits b > 0 1
 # --- letting go
 a request that is preempted waits, and can hit what it had
     full | open a 1 2 3; take a 9; run; accept a 4 drafts=[5]; preempt a;
@@ -270,7 +300,10 @@ class PagedDesk(Desk):
     def __init__(self, head: str) -> None:
         [groups], options = read_words(head)
         pairs = [group.partition(":") for group in groups.split("+")]
-        made = [Group(name, int(width or 0)) for name, _, width in pairs]
+        made = [
+            Group(name.rstrip("!"), int(width or 0), name.endswith("!"))
+            for name, _, width in pairs
+        ]
         self.cache = PagedCache(made, **options)
 
     def do_open(self, name: str, *tokens: int, **named: Any) -> None:
