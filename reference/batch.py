@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,15 @@ class Batch:
         sequences: sequence of each row.
         exceptions: rows that may also see later positions; holds for this pass.
         multimodal: rows that represent an image or other input that is not text.
+        coordinates: (y, x) of each row, if positions have three axes; t is the position.
+            Empty if all rows are text: then y = x = t.
     """
 
     positions: Sequence[int]
     sequences: Sequence[int]
     exceptions: Sequence[int] = ()
     multimodal: Sequence[int] = ()
+    coordinates: Sequence[Sequence[int]] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -42,7 +46,9 @@ class Batch:
             raise ValueError("the batch is empty; it needs at least one row")
         if rows > most:
             raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
-        for position in self.positions:
+        if self.coordinates and [len(pair) for pair in self.coordinates] != [2] * rows:
+            raise ValueError(f"coordinates must be {rows} pairs, one for each row")
+        for position in chain(self.positions, *self.coordinates):
             if position < 0:
                 raise ValueError(f"position {position} is negative")
         for sequence in self.sequences:
@@ -50,6 +56,12 @@ class Batch:
         for row in (*self.exceptions, *self.multimodal):
             if not 0 <= row < rows:
                 raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
+
+    def get_offset(self, row: int) -> tuple[int, int]:
+        """Returns how far y and x of a row are from its position."""
+        at = self.positions[row]
+        y, x = self.coordinates[row] if self.coordinates else (at, at)
+        return y - at, x - at
 
     def get_positions(self, sequence: int) -> list[int]:
         """Returns the positions of the rows of one sequence, in order."""

@@ -23,6 +23,10 @@ class CausalCache:
     and `chunk`; swa sets `window` and `memory` to the same number; swa-memory sets
     `window` and `memory`; chunked sets `chunk`.
 
+    A token has three coordinates (t, y, x), as in Qwen-VL: t is its position, by which
+    windows, evictions and removals go. Several tokens of an image may have one position;
+    they are in the order (t, y, x). In text, y = x = t.
+
     Args:
         sequences: number of sequences, numbered from 0.
         capacity: number of tokens for each sequence.
@@ -139,24 +143,30 @@ class CausalCache:
 
     def add(self, batch: Batch, tags: Sequence[int]) -> None:
         rows = zip(tags, batch.positions, batch.sequences, strict=True)
-        for tag, position, sequence in rows:
-            self.tokens.append(SharedToken(tag, position, frozenset({sequence})))
+        for row, (tag, position, sequence) in enumerate(rows):
+            owners, offset = frozenset({sequence}), batch.get_offset(row)
+            self.tokens.append(SharedToken(tag, position, owners, offset))
         self.current = batch
 
     def visible(self, row: int) -> list[SharedToken]:
         """Returns the tokens that a row of the open pass may attend to.
 
         These are the tokens of its sequence that lie in its window and its chunk, up to
-        its own position. A row in `exceptions` also sees tokens at later positions.
+        its own coordinates in the order (t, y, x). A row in `exceptions` also sees later
+        tokens.
         """
         assert self.current is not None, "no pass is open"
         query, sequence = self.current.positions[row], self.current.sequences[row]
         first = max(query - self.window, query - query % self.chunk)
-        last = inf if row in self.current.exceptions else query
+        last: tuple[Any, ...] = query, self.current.get_offset(row)
+        if row in self.current.exceptions:
+            last = (inf,)
         return [
             token
             for token in self.tokens
-            if sequence in token.sequences and first <= token.position <= last
+            if sequence in token.sequences
+            and first <= token.position
+            and (token.position, token.offset) <= last
         ]
 
     # --- between passes -----------------------------------------------------------------
@@ -178,6 +188,10 @@ class CausalCache:
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Removes the tokens of a sequence in [begin, end); later tokens close the gap.
+
+        All three coordinates of a later token move by the same distance, because y and x
+        are counted from the first position of their image (`get_vision_position_ids` in
+        transformers, `set_position_mrope_2d` in llama.cpp).
 
         Args:
             sequence: the sequence that loses the tokens.
@@ -220,7 +234,7 @@ class CausalCache:
         if not stored:
             return False
         window_begin = max(0, position - self.window)
-        return window_begin >= min(stored) and position <= max(stored) + 1
+        return window_begin >= min(stored) and position <= self.get_end(sequence)
 
     def save(self) -> Any:
         """Returns the content, for `load`."""
@@ -237,9 +251,12 @@ class CausalCache:
         return [token for token in self.tokens if sequence in token.sequences]
 
     def get_end(self, sequence: int) -> int:
-        """Returns the position after the last stored token; 0 if there is none."""
-        stored = [token.position for token in self.get_tokens(sequence)]
-        return max(stored, default=-1) + 1
+        """Returns the position after the stored tokens: 1 + their largest coordinate.
+
+        This is not the number of tokens. The end is 0 without tokens.
+        """
+        largest = [max(token.place) for token in self.get_tokens(sequence)]
+        return max(largest, default=-1) + 1
 
     def drop(self, sequence: int, begin: float, end: float) -> None:
         """Removes the sequence from its tokens in [begin, end).

@@ -28,11 +28,20 @@ class SharedToken(NamedTuple):
         tag: as in `Token`.
         position: given by the caller.
         sequences: the sequences that the token belongs to, at least one.
+        offset: how far the row and the column of a token of an image are from its
+            position; (0, 0) for text.
     """
 
     tag: int
     position: int
     sequences: frozenset[int]
+    offset: tuple[int, int] = (0, 0)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The coordinates (t, y, x); t is the position."""
+        (y, x), t = self.offset, self.position
+        return t, t + y, t + x
 
     def __deepcopy__(self, memo: object) -> SharedToken:
         """Returns the token itself, which is immutable; copying a cache is then fast."""

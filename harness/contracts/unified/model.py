@@ -434,7 +434,7 @@ class UnifiedModel:
         """Lists tag → position for each part; empty if keys do not depend on
         positions."""
         return [
-            {tag: position for tag, position, _ in get_tokens(member)}
+            {tag: position for tag, position, *_ in get_tokens(member)}
             for member in self.parts
         ]
 
@@ -503,7 +503,7 @@ def get_tokens(member: Part) -> Sequence[SharedToken]:
 
 def get_visible(member: CausalCache, row: int) -> list[tuple[int, int]]:
     """Lists (position, tag) of the tokens that a row of the open pass sees, sorted."""
-    return sorted([(position, tag) for tag, position, _ in member.visible(row)])
+    return sorted([(position, tag) for tag, position, *_ in member.visible(row)])
 
 
 def answer_part(member: Part, batch: Batch) -> Answer:

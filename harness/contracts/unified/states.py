@@ -116,7 +116,7 @@ Positions = Mapping[int, Sequence[int]]
 
 def group_positions(cache: CausalCache) -> Positions:
     positions: dict[int, list[int]] = defaultdict(list)
-    for _, position, owners in cache.tokens:
+    for _, position, owners, _ in cache.tokens:
         for owner in owners:
             positions[owner].append(position)
     return positions

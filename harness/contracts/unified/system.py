@@ -228,7 +228,7 @@ class UnifiedSystem(System):
         batch, tokens = model.batch, get_tokens(model.parts[which])
         assert batch is not None
         # Dropped tokens keep the position at which they were fed.
-        places = {**self.fed, **{tag: position for tag, position, _ in tokens}}
+        places = {**self.fed, **{tag: position for tag, position, *_ in tokens}}
         keys, values, mask = split_triple(self.get_part(which).get(layer))
         floats = reader.check_forms(keys, values, "get")
         length, width = len(batch), floats[0].shape[2]
