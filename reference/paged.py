@@ -5,6 +5,10 @@ and they must not affect the content of requests. K and V of a position depend o
 namespace and the adapter of its request, and on all inputs up to and including it. The
 content of a position is therefore the same, no matter which request computed it.
 
+A scheduler may launch several steps before the first of them has finished. Steps execute
+one after another, in this order. A later step may therefore reuse what an earlier step
+computes, even if the request of the earlier step has lost its slots since.
+
 The input at a position is a token. If an extra, such as an image, covers the position,
 the input is also the key of the extra and the offset of the position in the extra. Two
 requests thus share their first n positions if and only if their namespaces, their
@@ -94,7 +98,8 @@ class Request:
         drafts: guessed tokens after `tokens`; `accept` confirms or drops them.
         is_held: whether the request holds slots. If not, it waits and has no computed
             tokens.
-        computed: number of tokens whose K and V are computed.
+        computed: number of tokens whose K and V finished steps have computed.
+        launched: number of tokens after these that launched steps compute.
         scheduled: number of tokens that the planned step computes.
         awaited: number of tokens whose slots a transfer fills; 0 if there is no transfer.
         transfer: the name of this transfer.
@@ -106,7 +111,8 @@ class Request:
         self.tokens, self.space = list(tokens), space
         self.drafts: list[int] = []
         self.is_held = False
-        self.computed = self.scheduled = self.awaited = self.admitted = 0
+        self.computed = self.launched = self.scheduled = 0
+        self.awaited = self.admitted = 0
         self.transfer: str | None = None
         self.skipped: list[int] = []
 
@@ -115,13 +121,19 @@ class Request:
         return [*self.tokens, *self.drafts]
 
     @property
+    def begun(self) -> int:
+        """The number of tokens with K and V after the launched steps."""
+        return self.computed + self.launched
+
+    @property
     def settled(self) -> int:
-        """The number of tokens with K and V, once the awaited transfer has landed."""
-        return max(self.computed, self.awaited)
+        """The number of tokens with K and V after the launched steps and the awaited
+        transfer."""
+        return max(self.begun, self.awaited)
 
     @property
     def end(self) -> int:
-        """The number of tokens with K and V after the step and the awaited transfer."""
+        """The number of tokens with K and V after the planned step, too."""
         return self.settled + self.scheduled
 
     def get_content(self, position: int) -> Content:
@@ -139,7 +151,8 @@ class Request:
     def drop(self) -> None:
         """Drops the drafts, the slots and the transfer; the tokens stay."""
         self.drafts, self.is_held, self.transfer, self.skipped = [], False, None, []
-        self.computed = self.scheduled = self.awaited = self.admitted = 0
+        self.computed = self.launched = self.scheduled = 0
+        self.awaited = self.admitted = 0
 
 
 class PagedCache:
@@ -158,6 +171,8 @@ class PagedCache:
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests, in order.
+        flying: the launched steps, the oldest first: each request that still holds the
+            slots of the step, and its number of tokens in the step.
         past: the space and the computed tokens of requests when they released them.
         transfers: name of each running transfer → the request that began it.
     """
@@ -174,6 +189,7 @@ class PagedCache:
         self.admits, self.most = admits, most
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
+        self.flying: list[list[tuple[Request, int]]] = []
         self.past: list[Content] = []
         self.transfers: dict[str, Request] = {}
 
@@ -222,9 +238,10 @@ class PagedCache:
         Args:
             name: the name of the request.
             hit: number of tokens.
-            in_step: whether tokens that this step computes also count. They never count
-                with states, because a layer reads all states before it writes any state,
-                nor with a group that the step may leave out.
+            in_step: whether tokens that the planned step computes also count. They never
+                count with states, because a layer reads all states before it writes any
+                state, nor with a group that the step may leave out. Tokens and states of
+                launched steps always count.
         """
         request = self.get(name)
         longer = range(hit + self.dropped, len(request.tokens))
@@ -284,10 +301,10 @@ class PagedCache:
             raise ValueError(f"schedule: {name} is in this step already")
         if request.awaited:
             raise ValueError(f"schedule: {name} waits for {request.transfer}")
-        start = request.computed if request.is_held else hit
+        start = request.begun if request.is_held else hit
         if count < 1 or start == len(request.known):
             raise ValueError(f"schedule: {name} has no token to compute")
-        request.is_held, request.computed = True, start
+        request.is_held, request.computed = True, start - request.launched
         request.scheduled = min(count, len(request.known) - start)
         admitted = self.count_admitted(name, request.end)
         request.admitted = max(request.admitted, admitted)
@@ -302,18 +319,32 @@ class PagedCache:
         request = self.get(other)
         return other != name and request.is_held and not request.scheduled
 
-    def run(self, lags: bool = False) -> None:
-        """Computes all tokens of the step.
+    def launch(self, lags: bool = False) -> None:
+        """Begins to compute the planned step; the next step can be planned.
 
         Args:
             lags: whether the groups that may lag compute nothing.
         """
-        for name in self.step:
-            request = self.requests[name]
+        step = [self.requests[name] for name in self.step]
+        self.flying.append([(request, request.scheduled) for request in step])
+        for request in step:
             if lags:
-                request.skipped.append(request.computed)
-            request.computed, request.scheduled = request.end, 0
+                request.skipped.append(request.begun)
+            request.launched, request.scheduled = request.launched + request.scheduled, 0
         self.step = []
+
+    def finish(self) -> None:
+        """Ends the oldest launched step: its tokens are computed."""
+        for request, count in self.flying.pop(0):
+            request.computed, request.launched = (
+                request.computed + count,
+                request.launched - count,
+            )
+
+    def run(self, lags: bool = False) -> None:
+        """Computes all tokens of the planned step; see `launch`."""
+        self.launch(lags)
+        self.finish()
 
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int] = ()
@@ -340,7 +371,7 @@ class PagedCache:
     def has_sampled(self, request: Request) -> bool:
         return (
             request.is_held
-            and not request.scheduled
+            and not request.launched + request.scheduled
             and request.computed == len(request.known)
         )
 
@@ -366,18 +397,20 @@ class PagedCache:
         request = self.get(name)
         if name in self.step:
             self.step.remove(name)
+        for step in self.flying:  # what they compute no longer counts for the request
+            step[:] = [item for item in step if item[0] is not request]
         if reuse:
             self.remember(request)
 
     def remember(self, request: Request) -> None:
-        """Adds the computed tokens of a request to `past`."""
+        """Adds the computed and launched tokens of a request to `past`."""
         self.past.append(self.get_complete(request))
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request holds slots and no transfer is running."""
+        """Whether no request holds slots, and no step or transfer is running."""
         is_held = any(request.is_held for request in self.requests.values())
-        return not is_held and not self.transfers
+        return not is_held and not self.transfers and not self.flying
 
     def reset(self) -> bool:
         """Forgets all computed tokens if the cache is idle.
@@ -470,7 +503,7 @@ class PagedCache:
 
     def restore(self, saved: Sequence[Content]) -> None:
         """Removes all requests and replaces the contents that can be hit by `saved`."""
-        self.requests, self.step, self.transfers = {}, [], {}
+        self.requests, self.step, self.flying, self.transfers = {}, [], [], {}
         self.past = list(saved)
 
     # --- branches -----------------------------------------------------------------------
@@ -479,12 +512,12 @@ class PagedCache:
         """Opens a request that continues from the computed tokens of another request.
 
         Args:
-            source: the name of the other request, which is not in the step.
+            source: the name of the other request, which is in no unfinished step.
             target: the name of the new request.
             tokens: the tokens of the new request after the computed tokens.
         """
         origin = self.get(source)
-        if not origin.computed or origin.scheduled:
+        if not origin.computed or origin.launched or origin.scheduled:
             raise ValueError(f"fork: {source} has not computed its step")
         if not tokens:
             raise ValueError("fork: the new request has no token to compute")
@@ -500,7 +533,8 @@ class PagedCache:
         still hit them.
         """
         request = self.get(name)
-        if request.scheduled or not 0 < to <= request.computed or not tokens:
+        is_busy = request.launched + request.scheduled > 0
+        if is_busy or not 0 < to <= request.computed or not tokens:
             raise ValueError(f"rewind: {name} to {to}")
         self.remember(request)
         request.tokens = [*request.known[:to], *tokens]

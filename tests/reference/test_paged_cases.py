@@ -3,10 +3,11 @@
 `full+sliding:3 | …` is a model with these groups; `full!` may lag. `open a 1 2 3` adds
 a request with these tokens, `in=x` in a namespace, `by=x` with an adapter,
 `extras=[[0,2,'k']]` with extras; `take a 2` schedules two of its tokens, `hit=2` behind
-a hit; `run` computes the step. `hits a` lists the hits that a waiting request can have.
-`accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with its tokens, its drafts,
-and how many are computed; `-` for none. `slots a` answers with the number of tokens for
-which it has slots; `losers a` with the requests that may lose theirs to it.
+a hit; `run` computes the step, as do `launch` and `finish`. `hits a` lists the hits that
+a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with
+its tokens, its drafts, and how many are computed; `-` for none. `slots a` answers with
+the number of tokens for which it has slots; `losers a` with the requests that may lose
+theirs to it.
 """
 
 from __future__ import annotations
@@ -168,6 +169,51 @@ one that goes back behind it still lacks it
 only complete content is saved
     full+full! | open a 1 2 3 4; take a 1; run; take a 9; run lags=True; free a;
     save > yes; restore; open b 1 2 3 4; hits b > 0 1
+# --- steps in flight
+tokens are computed when their step has finished
+    full | open a 1 2 3; take a 2; launch; is a > 1 2 3, -, 0; finish; is a > 1 2 3, -, 2
+the next tokens come while the step before is unfinished
+    full | open a 1 2 3 4; take a 2; launch; take a 9; is a > 1 2 3 4, -, 0; launch;
+    take a 1 > error: schedule: a has no token to compute; finish; is a > 1 2 3 4, -, 2;
+    finish; is a > 1 2 3 4, -, 4; accept a 5; is a > 1 2 3 4 5, -, 4
+a later step reuses what a launched step computes
+    full | open a 1 2 3; open b 1 2 3 4; take a 9; launch; hits b > 0 1 2 3;
+    take b 1 hit=3; launch; finish; is a > 1 2 3, -, 3; is b > 1 2 3 4, -, 3; finish;
+    is b > 1 2 3 4, -, 4
+also a state, but none of its own step
+    state | open a 1 2 3 4; open b 1 2 3 4 5; take a 2; launch; take a 9; hits b > 0 1 2;
+    launch; hits b > 0 1 2 3 4; finish; finish; hits b > 0 1 2 3 4
+what comes back for a request that is gone is dropped
+    full | open a 1 2 3; take a 2; launch; preempt a; is a > 1 2 3, -, 0; finish;
+    is a > 1 2 3, -, 0; take a 1; launch; free a; open a 7 8; finish; is a > 7 8, -, 0
+also if it is in a later step again
+    full | open a 1 2 3 4; take a 2; launch; preempt a; take a 3; launch; finish;
+    is a > 1 2 3 4, -, 0; finish; is a > 1 2 3 4, -, 3
+but other requests come back
+    full | open a 1 2; open b 3 4; take a 9; take b 9; launch; free a; finish;
+    is b > 3 4, -, 2
+the step executes without its request, and can be hit
+    full | open a 1 2 3; take a 9; launch; preempt a; hits a > 0 1 2; take a 1 hit=2;
+    launch; free a; finish; finish; open b 1 2 3 4; hits b > 0 1 2 3
+unless the request did not want that
+    full | open a 1 2 3; take a 9; launch; free a reuse=False; open b 1 2 3; hits b > 0;
+    finish; hits b > 0
+a request in flight is not changed
+    full | open a 1 2 3; take a 1; run; take a 2; launch;
+    accept a 4 > error: accept: a has tokens that are not computed;
+    fork a b 4 > error: fork: a has not computed its step;
+    rewind a 1 4 > error: rewind: a to 1; finish; rewind a 1 4; is a > 1 4, -, 1
+it is offloaded as far as it is computed
+    full | open a 1 2 3; take a 1; launch; offload a t > error: offload: a has computed
+    nothing; finish; take a 1; launch; offload a t; landed t; is a > 1 2 3, -, 1
+it may lose its slots
+    full | open a 1 2 3; open b 4; take a 2; losers b > -; launch; losers b > a
+no reset and no saving in flight
+    full | open a 1 2 3; take a 9; launch; free a; reset > no; save > no; finish;
+    reset > yes; save > yes
+a new cache has nothing in flight
+    full | open a 1 2 3; save > yes; take a 9; launch; restore; open a 1; take a 1;
+    launch; finish; is a > 1, -, 1
 # --- letting go
 a request that is preempted waits, and can hit what it had
     full | open a 1 2 3; take a 9; run; accept a 4 drafts=[5]; preempt a;
