@@ -254,7 +254,7 @@ class Stored(Ours):
 
     def check(self, request: Request, end: int) -> None:
         """Compares stored and expected K and V of the first `end` tokens of a request."""
-        slots = self.stored.list_slots(self.stored.get(request.name), 0, 0, end)
+        slots = self.stored.list_slots(self.stored.get(request.name).tables, 0, 0, end)
         stored = self.stored.memory.read(0, slots)
         self.read += end
         for array, expected in zip(stored, self.contents[request.name], strict=True):

@@ -36,8 +36,8 @@ class Pool(NamedTuple):
         references: block → the number of tables that hold it.
         free: blocks that no request holds and that cannot be hit.
         cached: blocks that no request holds and that can be hit.
-        pinned: blocks that are held until they are copied or until a transfer ends. A
-            block is listed once for each copy or transfer that holds it.
+        pinned: blocks that are held until they are copied, or until a transfer or a
+            launched step ends. A block is listed once for each of these that holds it.
         idle: blocks of other memory that are free or can be evicted. If a new cache lists
             all blocks of other memory, each block must be listed whenever no transfer
             uses it.
@@ -73,8 +73,8 @@ class Entry(NamedTuple):
 TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
 """The optional methods and promises of a paged cache; see `Kind.tells`. "reuse" is not
 a method but a promise about the entries: all tokens that a step computes can be hit
-after `run`; tokens that a load copies can be hit after `landed`; tokens that an
-offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
+after `run` or `finish`; tokens that a load copies can be hit after `landed`; tokens that
+an offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
 the entries allow; and if the cache has the method `pool`, an entry goes only if no block
 is free after the operation, except in `evict`, `reset`, `restore`, and `free` without
 reuse."""
@@ -142,6 +142,25 @@ class PagedCache(Protocol):
     def run(self) -> None:
         """Ends the step: all allocated slots have been written, and its tokens are
         computed."""
+
+    def launch(self) -> None:
+        """Begins to compute the planned step; called in place of `run` if the config
+        field `flight` is not 0.
+
+        Until the step finishes, the scheduler plans and launches later steps, and
+        preempts, frees and offloads requests. Steps execute in the order of their
+        launches. The blocks that `copies` lists after a launch are copied when the
+        launched steps have finished. A later step may reuse tokens and states of the
+        launched step, and the blocks of its requests. A transfer may not, because it may
+        land before the step writes: `offload` may not copy blocks that the step has
+        still to write, and `load` may not overwrite its blocks.
+        `schedule` continues after the launched tokens.
+        """
+
+    def finish(self) -> None:
+        """Ends the oldest launched step: its slots have been written, and its tokens are
+        computed. What it computed for a request that has been preempted or has ended is
+        dropped, even if there is a new request with this name."""
 
     def accept(
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
@@ -229,11 +248,15 @@ class PagedCache(Protocol):
     # --- what it tells ------------------------------------------------------------------
 
     def tables(self, request: str) -> Tables:
-        """Returns the tables of a request that holds slots."""
+        """Returns the tables of a request that holds slots.
+
+        The tables that were returned last before a `launch` must not change until this
+        step has finished.
+        """
 
     def copies(self) -> Sequence[tuple[int, int]]:
-        """Returns the blocks to copy before the step runs, as (source, target) pairs,
-        and clears this list."""
+        """Returns the blocks to copy after the launched steps and before the planned
+        step, as (source, target) pairs, and clears this list."""
 
     def pool(self) -> Pool:
         """Returns all blocks: held by tables, free and cached."""
@@ -248,7 +271,8 @@ class PagedCache(Protocol):
         """Returns the events since the last call, and clears this list: ("stored",
         entry), ("removed", entry) and ("cleared", None)."""
 
-    # --- memory, with data "backend": between the last schedule and run ----------------
+    # --- memory, with data "backend": between the last schedule and run, for the planned
+    # step; before finish, for the oldest launched step --------------------------------
 
     def update(
         self, layer: int, keys: Array, values: Array

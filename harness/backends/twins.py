@@ -11,8 +11,8 @@ from lockstep.harness.core.errors import Broken, format_plain
 
 OPERATIONS = frozenset(
     {
-        *("open", "match", "schedule", "run", "accept", "preempt", "free"),
-        *("fork", "rewind", "evict", "reset"),
+        *("open", "match", "schedule", "run", "launch", "finish", "accept", "preempt"),
+        *("free", "fork", "rewind", "evict", "reset"),
     }
 )
 """The calls of a scheduler, in which a cache makes choices."""

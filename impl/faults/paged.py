@@ -35,9 +35,9 @@ def paged_hash_before_write(cache: Any) -> None:
         start: int | None = schedule(name, count)
         request = cache.requests[name]
         if start is not None:
-            request.computed = request.end
+            request.begun = request.end
             cache.settle(request)
-            request.computed = start
+            request.begun = start
         return start
 
     cache.schedule = publish_early
@@ -223,7 +223,7 @@ def paged_miss_zeroed(cache: Any) -> None:
     def zero(request: str, count: int) -> int | None:
         start: int | None = schedule(request, count)
         first = cache.step[0] if cache.step else None
-        if start and first is not None and first.computed == 0:
+        if start and first is not None and first.start == 0:
             for table, last in zip(
                 first.tables, cache.requests[request].tables, strict=True
             ):
@@ -305,6 +305,79 @@ def paged_chunk_without_mask(cache: Any) -> None:
         memory.attend = lambda queries, pair, seen: attend(queries, pair, None)
 
 
+# --- steps in flight --------------------------------------------------------------------
+
+
+@mistake("paged-state", 7, "SGLang#24221")
+def paged_state_stored_early(cache: Any) -> None:
+    """A launched step is expected to write the state at its end only, so the state at the
+    end of a block is offloaded before the step has written it."""
+    launch = cache.launch
+
+    def note_last() -> None:
+        launch()
+        flight = cache.launched[-1]
+        flight.written = {
+            table[(part.end - 1) // group.block]
+            for part in flight.parts
+            for group, table in zip(cache.groups, part.tables, strict=True)
+        }
+
+    cache.launch = note_last
+
+
+@mistake("paged-full", 7, "vLLM#45704, PR#46278")
+def paged_stored_early(cache: Any) -> None:
+    """An offload copies blocks to which a launched step has still to write."""
+    written = "None if any(block in item.written for item in self.launched) else block"
+    edit(cache, "find_new", written, "block")
+
+
+@mistake("paged-full", 5, "TensorRT-LLM PR#15546")
+def paged_table_overwritten(cache: Any) -> None:
+    """The tables for the next step are written over those that the launched step has
+    still to read."""
+    tables, buffers = cache.tables, dict[str, list[Any]]()
+
+    def overwrite(request: str) -> list[Any]:
+        buffer = buffers.setdefault(request, [])
+        buffer[:] = tables(request)
+        return buffer
+
+    cache.tables = overwrite
+
+
+@mistake("paged-full", 7, "vLLM PR#49620")
+def paged_late_output(cache: Any) -> None:
+    """The output of a step counts for a request that was preempted since the launch, if
+    the request holds slots again."""
+    let_go, finish = cache.let_go, cache.finish
+
+    def let_go_late(request: Any) -> None:
+        parts = [part for flight in cache.launched for part in flight.parts]
+        late = [part for part in parts if part.request is request]
+        let_go(request)
+        for part in late:
+            part.request = request
+
+    def finish_late() -> None:
+        parts = cache.launched[0].parts
+        finish()
+        for part in parts:
+            if part.request is not None and part.request.tables is not None:
+                part.request.begun = max(part.request.begun, part.end)
+                part.request.end = max(part.request.end, part.end)
+
+    cache.let_go, cache.finish = let_go_late, finish_late
+
+
+@mistake("paged-full", 10)
+def paged_flight_without_hold(cache: Any) -> None:
+    """A request that ends frees its blocks for a load while a launched step has still to
+    write to them."""
+    cache.hold = lambda flight, blocks: None
+
+
 # --- layers that read another -----------------------------------------------------------
 
 
@@ -321,7 +394,7 @@ def paged_reader_is_late(cache: Any) -> None:
     other layer is when it has written."""
 
     def attend_late(layer: int, queries: Any) -> Any:
-        count = max(request.end - request.computed for request in cache.step)
+        count = max(part.end - part.start for part in cache.parts)
         shift = count if layer >= cache.writing else 0
         for group, first in firsts:
             group.first = lambda query, first=first: first(query + shift)

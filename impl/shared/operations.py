@@ -38,8 +38,18 @@ stored twice."""
 
 PAGED_OPERATIONS = frozenset(
     {
-        *("open", "match", "schedule", "run", "accept", "preempt", "free", "fork"),
-        *("rewind", "evict", "reset", "offload", "load", "landed", "failed"),
+        *("open", "match", "schedule", "run", "launch", "finish", "accept", "preempt"),
+        *(
+            "free",
+            "fork",
+            "rewind",
+            "evict",
+            "reset",
+            "offload",
+            "load",
+            "landed",
+            "failed",
+        ),
         *("save", "restore"),
     }
 )
@@ -50,6 +60,7 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "extra_keys": (False, True),
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
+    "flight": (0, 0, 1, 2),
     "reads": ([], [0], [0, 0], [1], [1, 0], [2, 1]),
 }
 PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "host_entries", "reuse"})

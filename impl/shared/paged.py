@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
@@ -22,7 +24,8 @@ class PagedRequest:
             `tokens`, without drafts.
         tables: the block table of each group; None while the request waits.
         computed: number of computed tokens.
-        end: number of computed tokens after the step.
+        begun: number of computed tokens after the launched steps.
+        end: number of computed tokens after the planned step.
         published: number of tokens that other requests can hit; a multiple of the unit.
         passed: for each group, the number of leading blocks that are no longer needed.
         awaited: number of computed tokens after the transfer for which the request waits;
@@ -34,12 +37,23 @@ class PagedRequest:
         self.tokens, self.hash = list(tokens), prefix_hash
         self.drafts: list[int] = []
         self.tables: list[Table] | None = None
-        self.computed = self.end = self.published = self.awaited = 0
+        self.published = self.awaited = 0
+        self.set_computed(0)
         self.passed: list[int] = []
         self.transfer: str | None = None
 
+    def set_computed(self, count: int) -> None:
+        """Sets the number of computed tokens of a request that no step computes."""
+        self.computed = self.begun = self.end = count
+
     @property
     def is_scheduled(self) -> bool:
+        """Whether the planned step computes tokens of the request."""
+        return self.end > self.begun
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the planned step or a launched step computes tokens of the request."""
         return self.end > self.computed
 
     @property
@@ -47,8 +61,45 @@ class PagedRequest:
         return len(self.tokens) + len(self.drafts)
 
 
+@dataclass
+class Part:
+    """The part of a request in a step.
+
+    Attributes:
+        request: the request; None if it has let go of its blocks since the launch.
+        start, end: the step computes the positions [start, end).
+        tables: the block tables for the step.
+    """
+
+    request: PagedRequest | None
+    start: int
+    end: int
+    tables: list[Table]
+
+
+@dataclass
+class Flight:
+    """A step that has been launched and has not finished.
+
+    Attributes:
+        parts: the parts of the requests.
+        blocks: the blocks that the step holds until it finishes. A request may let go of
+            its blocks earlier; a transfer must not overwrite them before.
+        written: the blocks to which the step writes.
+        copies: the copies of blocks that later steps need, to be made after the step.
+    """
+
+    parts: Sequence[Part]
+    blocks: list[int] = field(default_factory=list)
+    written: set[int | None] = field(default_factory=set)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+
 class BlockManager:
     """Assigns blocks of one pool to all requests and all groups.
+
+    Launched steps must execute in the order of their launches. The tokens of a launched
+    step can be hit at once, because the requests that hit them are in later steps.
 
     Args:
         groups: for each group, "type" ("full", "sliding", "chunked" or "state"), "block"
@@ -59,6 +110,11 @@ class BlockManager:
             for the greatest common divisor of the block sizes.
         prefix_cache: whether requests reuse tokens that other requests computed.
         drop_last: whether the last unit of the longest possible hit is computed again.
+
+    Attributes:
+        step: the planned step.
+        launched: the launched steps, the oldest first.
+        in_flight: block → number of times that launched steps hold it.
     """
 
     def __init__(
@@ -81,7 +137,9 @@ class BlockManager:
         self.max_length, self.prefix_cache = max_length, prefix_cache
         self.dropped = self.unit if drop_last else 0
         self.requests: dict[str, PagedRequest] = {}
-        self.step: list[PagedRequest] = []
+        self.step: list[Part] = []
+        self.launched: list[Flight] = []
+        self.in_flight: Counter[int] = Counter()
         self.pending: list[tuple[int, int]] = []
 
     # --- requests -----------------------------------------------------------------------
@@ -171,7 +229,7 @@ class BlockManager:
                 f"request {name} cannot be scheduled: it waits for transfer"
                 f" {request.transfer}"
             )
-        tables, start = request.tables, request.computed
+        tables, start = request.tables, request.begun
         if tables is None:
             start = self.match(name)
             tables = [group.claim(request.hash.keys, start) for group in self.groups]
@@ -193,9 +251,10 @@ class BlockManager:
             self.extend(table, missing, shared)
         if request.tables is None:
             request.published, request.passed = start, [0] * len(tables)
-        request.tables, request.computed, request.end = tables, start, end
+            request.set_computed(start)
+        request.tables, request.end = tables, end
         del request.drafts[max(0, end - len(request.tokens)) :]
-        self.step.append(request)
+        self.step.append(Part(request, start, end, tables))
         return start
 
     def plan(
@@ -228,8 +287,8 @@ class BlockManager:
             is_held: whether the request already holds the block. If not, the request is
                 about to hold it.
         """
-        references = self.blocks.references[block] + (not is_held)
-        return references == 1 and self.blocks.filled[block] <= index
+        held = self.blocks.references[block] - self.in_flight[block] + (not is_held)
+        return held == 1 and self.blocks.filled[block] <= index
 
     def extend(self, table: Table, missing: Sequence[int], shared: Sequence[int]) -> None:
         """Changes a table: adds new blocks at the indexes `missing`, and replaces the
@@ -247,20 +306,56 @@ class BlockManager:
             table[index] = copied
 
     def copy(self, source: int, target: int) -> None:
-        """Schedules the copy of a block, which is made before the step runs."""
+        """Schedules the copy of a block, which is made after the launched steps and
+        before the planned step."""
         self.pending.append((source, target))
+        if self.launched:
+            self.launched[-1].copies.append((source, target))
+            self.hold(self.launched[-1], [source, target])
 
-    def run(self) -> None:
-        """Ends the step. The caller has written to all its slots."""
-        for request in self.step:
-            request.computed = request.end
-            self.settle(request)
+    def hold(self, flight: Flight, blocks: Sequence[int]) -> None:
+        """Lets a launched step hold blocks until it finishes."""
+        flight.blocks += blocks
+        self.blocks.hold(blocks)
+        self.in_flight.update(blocks)
+
+    def launch(self) -> None:
+        """Begins to compute the planned step; the next step can be planned."""
+        parts = [
+            replace(part, tables=[list(table) for table in part.tables])
+            for part in self.step
+        ]
+        flight = Flight(parts)
+        self.launched.append(flight)
+        for part in parts:
+            for group, table in zip(self.groups, part.tables, strict=True):
+                self.hold(flight, list_held(table))
+                written = group.list_written(part.start, part.end)
+                flight.written.update(table[index] for index in written)
+            assert part.request is not None
+            part.request.begun = part.end
+            self.settle(part.request)
         self.step = []
 
+    def finish(self) -> None:
+        """Ends the oldest launched step. The caller has written to all its slots."""
+        flight = self.launched.pop(0)
+        for part in flight.parts:
+            if part.request is not None:
+                part.request.computed = part.end
+        self.in_flight.subtract(flight.blocks)
+        self.blocks.release(reversed(flight.blocks))
+
+    def run(self) -> None:
+        """Ends the planned step. The caller has written to all its slots."""
+        self.launch()
+        self.finish()
+
     def settle(self, request: PagedRequest) -> None:
-        """Publishes computed tokens, and releases blocks that are no longer needed."""
+        """Publishes computed and launched tokens, and releases blocks that later steps do
+        not need."""
         assert request.tables is not None
-        settled = min(request.computed, len(request.tokens))
+        settled = min(request.begun, len(request.tokens))
         if self.prefix_cache and settled >= request.published + self.unit:
             keys = request.hash.extend(request.tokens)
             for group, table in zip(self.groups, request.tables, strict=True):
@@ -291,7 +386,7 @@ class BlockManager:
                 f" drafts of request {name}, not {accepted}"
             )
         request.tokens += [*request.drafts[:accepted], sampled]
-        request.computed = request.end = len(request.tokens) - 1
+        request.set_computed(len(request.tokens) - 1)
         request.drafts = list(drafts)
         self.settle(request)
 
@@ -311,13 +406,16 @@ class BlockManager:
 
     def let_go(self, request: PagedRequest) -> None:
         """Releases all blocks of a request; the last blocks of its tables are evicted
-        first."""
-        if request.is_scheduled:
-            self.step.remove(request)
+        first. What steps compute for the request is dropped."""
+        self.step = [part for part in self.step if part.request is not request]
+        for flight in self.launched:
+            for part in flight.parts:
+                part.request = None if part.request is request else part.request
         for table in request.tables or ():
             self.blocks.release(reversed(list_held(table)))
         request.tables, request.transfer = None, None
-        request.computed = request.end = request.published = request.awaited = 0
+        request.published = request.awaited = 0
+        request.set_computed(0)
 
     def withdraw(self, request: PagedRequest) -> None:
         """Removes the prefixes of a request from the pool, if no other request holds
@@ -330,19 +428,25 @@ class BlockManager:
                     self.blocks.forget(block)
 
     def list_settled(self, request: PagedRequest) -> list[bytes]:
-        """Lists the keys of the tokens that are computed or being loaded."""
-        settled = max(request.computed, request.awaited)
+        """Lists the keys of the tokens that are computed, launched or being loaded."""
+        settled = max(request.begun, request.awaited)
         return request.hash.extend(request.tokens)[: settled // self.unit]
 
     def count_users(self, block: int) -> int:
         """Counts the requests that hold a block."""
-        return self.blocks.references[block]
+        return self.blocks.references[block] - self.in_flight[block]
 
     def evict(self, count: int) -> int:
         return self.blocks.evict(count)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request holds blocks, and no step is unfinished."""
+        is_held = any(request.tables is not None for request in self.requests.values())
+        return not is_held and not self.launched
+
     def reset(self) -> bool:
-        if any(request.tables is not None for request in self.requests.values()):
+        if not self.is_idle:
             return False
         self.blocks.evict(self.blocks.count)
         return True
@@ -355,10 +459,10 @@ class BlockManager:
         The first request that writes to a shared block copies the block.
         """
         request = self.get(source)
-        if request.tables is None or request.is_scheduled or not request.computed:
+        if request.tables is None or request.is_busy or not request.computed:
             raise MisuseError(
                 f"fork: request {source} has no computed tokens, or its step has not"
-                " run yet"
+                " finished yet"
             )
         tokens_known = [*request.tokens, *request.drafts][: request.computed]
         if not tokens:
@@ -370,7 +474,7 @@ class BlockManager:
         prefix_hash = request.hash.branch(request.computed)
         branch = PagedRequest([*tokens_known, *tokens], prefix_hash)
         branch.tables = [list(table) for table in request.tables]
-        branch.computed = branch.end = request.computed
+        branch.set_computed(request.computed)
         branch.published, branch.passed = request.published, [*request.passed]
         for table in branch.tables:
             self.blocks.hold(list_held(table))
@@ -379,13 +483,9 @@ class BlockManager:
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> bool:
         request = self.get(name)
-        if (
-            request.tables is None
-            or request.is_scheduled
-            or not 0 < to <= request.computed
-        ):
+        if request.tables is None or request.is_busy or not 0 < to <= request.computed:
             raise MisuseError(
-                f"rewind: request {name} must have run its step, and can go back to 1 …"
+                f"rewind: request {name} must be in no step, and can go back to 1 …"
                 f" {request.computed} tokens, not to {to}"
             )
         if not tokens:
@@ -401,7 +501,8 @@ class BlockManager:
         for group, table in pairs:
             group.cut(table, to)
         request.tokens = [*request.tokens, *request.drafts][:to] + list(tokens)
-        request.drafts, request.computed, request.end = [], to, to
+        request.drafts = []
+        request.set_computed(to)
         request.hash.cut(to)
         request.published = min(request.published, to - to % self.unit)
         return True

@@ -27,10 +27,11 @@ class Pool(NamedTuple):
     """The states of the blocks.
 
     Attributes:
-        references: block → number of tables and transfers that hold it.
+        references: block → number of tables, transfers and launched steps that hold it.
         free: the free blocks.
         cached: the cached blocks.
-        pinned: the blocks that transfers hold; a block occurs once for each transfer.
+        pinned: the blocks that transfers and launched steps hold; a block occurs once for
+            each of them.
         idle: the free and the cached blocks of the host.
     """
 
@@ -79,7 +80,8 @@ class Telling(TieredManager):
         references = {block: count for block, count in counted if count}
         free, cached = list(self.blocks.free), list(self.blocks.cached)
         idle = [*self.host.free, *self.host.cached]
-        return Pool(references, free, cached, list(self.pinned.elements()), idle)
+        pinned = [*self.pinned.elements(), *self.in_flight.elements()]
+        return Pool(references, free, cached, pinned, idle)
 
     def entries(self) -> list[Entry]:
         return self.list_entries(self.blocks)

@@ -128,9 +128,12 @@ class TieredManager(BlockManager):
         return pairs
 
     def find_new(self, group: Group, keys: Sequence[bytes], end: int) -> int | None:
-        """Returns the block at the end of a prefix; None if the host has the prefix."""
-        on_host = self.host_groups[group.number].get(keys, end)
-        return group.get(keys, end) if on_host is None else None
+        """Returns the block at the end of a prefix; None if the host has the prefix, or
+        if a launched step has still to write to the block."""
+        if self.host_groups[group.number].get(keys, end) is not None:
+            return None
+        block = group.get(keys, end)
+        return None if any(block in item.written for item in self.launched) else block
 
     def load(self, name: str, transfer: str) -> tuple[int, Pairs] | None:
         """Assigns the blocks of the longest stored prefix to a waiting request.
@@ -225,7 +228,7 @@ class TieredManager(BlockManager):
             self.let_go(request)
             return 0
         request.transfer, request.awaited = None, 0
-        request.computed = request.end = hit
+        request.set_computed(hit)
         self.settle(request)
         return hit
 
@@ -287,7 +290,7 @@ class TieredManager(BlockManager):
     def save(self) -> Any:
         """Returns the contents of all blocks that can be hit.
 
-        Returns None while a request holds slots or a transfer is running.
+        Returns None while a request holds slots, or a step or a transfer is running.
         """
         if not self.is_idle:
             return None
@@ -310,8 +313,7 @@ class TieredManager(BlockManager):
 
     @property
     def is_idle(self) -> bool:
-        is_held = any(request.tables is not None for request in self.requests.values())
-        return not is_held and not self.transfers
+        return super().is_idle and not self.transfers
 
     # --- letting go ---------------------------------------------------------------------
 

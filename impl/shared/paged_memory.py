@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged import PagedRequest
-from lockstep.impl.shared.paged_groups import Group, StateGroup
+from lockstep.impl.shared.paged import PagedRequest, Part
+from lockstep.impl.shared.paged_groups import Group, StateGroup, Table
 from lockstep.impl.shared.paged_host import Pairs, TieredManager
 
 Pair = tuple[Any, Any]
@@ -132,8 +132,9 @@ class BlockMemory(ABC):
 class StoringManager(TieredManager):
     """A block manager that stores K and V.
 
-    Between the last `schedule` and `run`, each layer is updated once. Layers are numbered
-    consecutively through all groups, in order; then come the layers that read another.
+    Between the last `schedule` and `run`, or before `finish`, each layer is updated once.
+    Layers are numbered consecutively through all groups, in order; then come the layers
+    that read another.
 
     Args:
         memory: the memory of the device blocks.
@@ -146,7 +147,7 @@ class StoringManager(TieredManager):
         layers: for each layer, the numbers of its group and of its buffer. A layer that
             reads another has the numbers of that layer.
         writing: number of layers that write.
-        spans: group → the result of `BlockMemory.prepare` for this step.
+        spans: group → the result of `BlockMemory.prepare` for the step of `parts`.
     """
 
     def __init__(
@@ -188,7 +189,8 @@ class StoringManager(TieredManager):
 
     def copy(self, source: int, target: int) -> None:
         super().copy(source, target)
-        self.memory.copy(source, target)
+        if not self.launched:
+            self.memory.copy(source, target)
 
     def schedule(self, request: str, count: int) -> int | None:
         self.spans.clear()
@@ -198,10 +200,22 @@ class StoringManager(TieredManager):
         self.spans.clear()
         super().let_go(request)
 
-    def run(self) -> None:
+    def launch(self) -> None:
         self.pending = []
         self.spans.clear()
-        super().run()
+        super().launch()
+
+    def finish(self) -> None:
+        self.spans.clear()
+        copies = self.launched[0].copies
+        super().finish()
+        for pair in copies:
+            self.memory.copy(*pair)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The step that executes next: the oldest launched step, or the planned step."""
+        return self.launched[0].parts if self.launched else self.step
 
     # --- other memory -------------------------------------------------------------------
 
@@ -243,7 +257,7 @@ class StoringManager(TieredManager):
             `harness.backends.paged`.
         """
         self.write(layer, keys, values)
-        return [self.read(layer, request) for request in self.step]
+        return [self.read(layer, part) for part in self.parts]
 
     def write(self, layer: int, keys: Any, values: Any) -> None:
         """Writes K and V of the step in one layer.
@@ -255,18 +269,17 @@ class StoringManager(TieredManager):
         number, buffer = self.layers[layer]
         written = [
             slot
-            for request in self.step
-            for slot in self.list_slots(request, number, request.computed, request.end)
+            for part in self.parts
+            for slot in self.list_slots(part.tables, number, part.start, part.end)
         ]
         self.memory.write(buffer, written, keys, values)
 
-    def read(self, layer: int, request: PagedRequest) -> Pair:
+    def read(self, layer: int, part: Part) -> Pair:
         """Returns K and V of all positions that a token of the step attends to."""
         number, buffer = self.layers[layer]
-        first = self.groups[number].first(request.computed)
-        return self.memory.read(
-            buffer, self.list_slots(request, number, first, request.end)
-        )
+        first = self.groups[number].first(part.start)
+        slots = self.list_slots(part.tables, number, first, part.end)
+        return self.memory.read(buffer, slots)
 
     def attend(self, layer: int, queries: Any) -> Any:
         """Computes attention of all tokens of the step in one layer.
@@ -282,44 +295,37 @@ class StoringManager(TieredManager):
             [1, heads, tokens, value_dim].
         """
         number, buffer = self.layers[layer]
-        if all(request.end == request.computed + 1 for request in self.step):
+        if all(part.end == part.start + 1 for part in self.parts):
             if number not in self.spans:
                 self.spans[number] = self.memory.prepare(self.make_spans(number))
             return self.memory.attend_each(buffer, queries, self.spans[number])
         attended, at = [], 0
-        for request in self.step:
-            count = request.end - request.computed
+        for part in self.parts:
+            count = part.end - part.start
             rows = queries[:, :, at : at + count]
-            seen = see(self.groups[number], request) if count > 1 else None
-            attended.append(self.memory.attend(rows, self.read(layer, request), seen))
+            seen = see(self.groups[number], part) if count > 1 else None
+            attended.append(self.memory.attend(rows, self.read(layer, part), seen))
             at += count
         return self.memory.join(attended)
 
     def make_spans(self, number: int) -> HostSpans:
         """Returns the slots that each request of the step attends to in a group."""
         group = self.groups[number]
-        tables = [
-            request.tables[number] for request in self.step if request.tables is not None
-        ]
+        tables = [part.tables[number] for part in self.parts]
         blocks = np.zeros((len(tables), max(map(len, tables))), np.int32)
         for row, table in zip(blocks, tables, strict=True):
             row[: len(table)] = [block or 0 for block in table]
-        firsts = [group.first(request.computed) for request in self.step]
-        ends = [request.end for request in self.step]
+        firsts = [group.first(part.start) for part in self.parts]
+        ends = [part.end for part in self.parts]
         return HostSpans(
             blocks, np.array(firsts, np.int32), np.array(ends, np.int32), group.block
         )
 
     def list_slots(
-        self, request: PagedRequest, group: int, begin: int, end: int
+        self, tables: Sequence[Table], group: int, begin: int, end: int
     ) -> list[int]:
-        """Lists the slots of the positions [begin, end) of a request."""
-        assert request.tables is not None
-        table, block, size = (
-            request.tables[group],
-            self.groups[group].block,
-            self.memory.size,
-        )
+        """Lists the slots of the positions [begin, end) in the tables of a request."""
+        table, block, size = tables[group], self.groups[group].block, self.memory.size
         slots: list[int] = []
         for index in range(begin // block, -(-end // block)):
             number = table[index]
@@ -338,12 +344,10 @@ class StoringManager(TieredManager):
         """
         number, buffer = self.layers[layer]
         return [
-            self.memory.read(
-                buffer, self.list_places(request, number, [request.computed])
-            )
-            if request.computed
+            self.memory.read(buffer, self.list_places(part.tables, number, [part.start]))
+            if part.start
             else None
-            for request in self.step
+            for part in self.parts
         ]
 
     def list_ends(self, layer: int) -> list[list[int]]:
@@ -358,41 +362,40 @@ class StoringManager(TieredManager):
         assert isinstance(group, StateGroup)
         return [
             [
-                min(request.end, (index + 1) * group.block)
-                for index in group.list_written(request.computed, request.end)
+                min(part.end, (index + 1) * group.block)
+                for index in group.list_written(part.start, part.end)
             ]
-            for request in self.step
+            for part in self.parts
         ]
 
     def write_states(self, layer: int, states: Any, further: Any) -> None:
         """Writes the states [1, heads, ends, dim] at all ends of `list_ends`."""
         number, buffer = self.layers[layer]
         ends = self.list_ends(layer)
-        pairs = zip(self.step, ends, strict=True)
+        pairs = zip(self.parts, ends, strict=True)
         slots = [
             slot
-            for request, rows in pairs
-            for slot in self.list_places(request, number, rows)
+            for part, rows in pairs
+            for slot in self.list_places(part.tables, number, rows)
         ]
         self.memory.write(buffer, slots, states, further)
 
     def list_places(
-        self, request: PagedRequest, group: int, ends: Sequence[int]
+        self, tables: Sequence[Table], group: int, ends: Sequence[int]
     ) -> list[int]:
         """Lists the slots of the states after these numbers of tokens."""
-        assert request.tables is not None
-        table, block = request.tables[group], self.groups[group].block
+        table, block = tables[group], self.groups[group].block
         blocks = [table[(end - 1) // block] for end in ends]
         return [number * self.memory.size for number in blocks if number is not None]
 
 
-def see(group: Group, request: PagedRequest) -> npt.NDArray[np.bool_]:
+def see(group: Group, part: Part) -> npt.NDArray[np.bool_]:
     """Returns bool [queries, columns]: whether a token of the step attends to a position.
 
     The columns are the positions that `StoringManager.read` returns.
     """
-    positions = np.arange(group.first(request.computed), request.end)
-    queries = np.arange(request.computed, request.end)
+    positions = np.arange(group.first(part.start), part.end)
+    queries = np.arange(part.start, part.end)
     firsts = np.array([group.first(query) for query in queries.tolist()])
     seen: npt.NDArray[np.bool_] = positions >= firsts[:, None]
     return seen & (positions <= queries[:, None])

@@ -53,8 +53,10 @@ from lockstep.harness.contracts.paged.transfers import propose_next
 
 NEXT: Mapping[str, Sequence[str]] = {
     "open": ("schedule", "schedule", "match", "load"),
-    "schedule": ("run", "schedule", "run", "preempt"),
+    "schedule": ("run", "launch", "launch", "schedule", "run", "preempt"),
     "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
+    "launch": ("schedule", "schedule", "preempt", "free", "offload", "finish", "load"),
+    "finish": ("accept", "schedule", "launch", "rewind", "fork", "offload"),
     "accept": ("schedule",),
     "preempt": ("schedule", "match", "evict", "load"),
     "free": ("open", "schedule", "evict", "save"),
@@ -80,7 +82,7 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"extra_keys", "reads", "scope"}
+        | {"extra_keys", "flight", "reads", "scope"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -102,6 +104,7 @@ class PagedContract(Contract):
         "drop_last": (False, True),
         "extra_keys": (False, True),
         "host": (0, 4),
+        "flight": (0, 2),
     }
     leaves_choices = True
     depth = 3
@@ -166,8 +169,11 @@ class PagedContract(Contract):
         A load needs a sequence of seven operations, which random choice rarely draws.
         """
         if model.goes_far and source.below(8 if model.is_bound else 3):
-            following = [name for name in propose_next(model) if name in operations]
-            operations = following or operations
+            names = (*propose_next(model), *("finish" for _ in model.flights))
+            steps = ("launch", "finish") if model.flights else ("run", "launch")
+            expanded = [steps if name == "run" else (name,) for name in names]
+            following = [name for group in expanded for name in group]
+            operations = [name for name in following if name in operations] or operations
         return super().draw_operation(source, model, operations)
 
     def is_bound(self, model: PagedModel) -> bool:

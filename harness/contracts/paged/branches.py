@@ -127,7 +127,7 @@ class Fork(OnRequest):
         return model.why_too_long(request.computed + len(op.get("tokens", [1])))
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        return not request.computed or request.scheduled > 0
+        return not request.computed or request.end > request.computed
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         if len(model.cache.requests) >= MOST_REQUESTS:
@@ -213,7 +213,7 @@ class Rewind(OnRequest):
         return None
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        return request.scheduled > 0 or not request.computed
+        return request.end > request.computed or not request.computed
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         end = request.computed

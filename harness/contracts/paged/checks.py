@@ -60,10 +60,10 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
         model: the reference.
         name: the name of the request.
         tables: the tables of the request.
-        memory: the contents of device blocks.
+        memory: the contents of device blocks, once the launched steps have finished.
     """
-    computed = model.cache.requests[name].computed
-    for slot, need in list_slots(model, name, tables, computed):
+    begun = model.cache.requests[name].begun
+    for slot, need in list_slots(model, name, tables, begun):
         content = memory.get(slot) if slot else None
         if content != (need.group, need.tag):
             text = f"is {name_content(content)}" if slot else "has no slot"
@@ -210,7 +210,7 @@ def check_refusal(
     reads = end + sum(model.cache.requests[other].end for other in model.cache.step)
     if reads > model.config["blocks"] * settings["block"]:
         return
-    start = request.computed if request.is_held else 0
+    start = request.begun
     needed = model.count_blocks(name, start, end)
     if tables and settings["type"] != "state" and not isinstance(tables[0], Ring):
         first = model.cache.groups[0].first(start) // settings["block"]
@@ -269,7 +269,8 @@ def check_entries(
     Args:
         model: the reference.
         entries: the entries that the backend reports.
-        memory: the contents of the blocks.
+        memory: the contents of the blocks; on the device, once the launched steps have
+            finished.
         tables: request → its tables, for requests that hold slots in this memory.
     """
     coming = {
@@ -277,7 +278,7 @@ def check_entries(
         for name, request in model.cache.requests.items()
         if name in tables and name in model.cache.step
         for slot, need in list_slots(model, name, tables[name], request.end)
-        if need.position >= request.computed
+        if need.position >= request.begun
     }
     for entry in entries:
         settings = model.config["groups"][entry.group]

@@ -49,18 +49,19 @@ def locate(config: Config, table: Table, group: int, position: int) -> Slot | No
 def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
     """Yields the contents that the slots of a request must hold.
 
-    These are the contents from the oldest position that the next token needs up to `end`.
+    These are the contents from the oldest position that the next token needs up to `end`,
+    once the launched steps have finished.
 
     Args:
         model: the reference.
         request: the request.
-        end: the end of the computed tokens, or the end of the step.
+        end: the end of these tokens, or the end of the planned step.
     """
     for number, group in enumerate(model.cache.groups):
-        positions: Sequence[int] = range(group.first(request.computed), end)
+        positions: Sequence[int] = range(group.first(request.begun), end)
         if group.type == "state":
             block = model.config["groups"][number]["block"]
-            positions = list_state_positions(request.computed, end, block)
+            positions = list_state_positions(request.begun, end, block)
         for position in positions:
             yield Need(number, position, model.get_tag(request, position))
 

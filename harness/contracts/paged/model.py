@@ -74,6 +74,7 @@ CONFIG: Mapping[str, Schema] = {
     "admits": {"enum": ["chunk", "prompt", "output"], "default": "chunk"},
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
+    "flight": {**integer(0, 2), "default": 0},
     "reads": {
         "type": "array",
         "maxItems": 4,
@@ -107,6 +108,8 @@ CONFIG: Mapping[str, Schema] = {
   may have, which are `max_length`, or fewer if fewer fit into `blocks`.
 * `preempts`: whether the backend may take blocks that are missing for a step from other
   requests, which are not in the step.
+* `flight`: the number of launched steps that may be unfinished while the scheduler goes
+  on; 0 if each step ends before the next call.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
 * `reads`: for each layer that only reads another layer, the number of that layer. The
   reading layers come after the layers of all groups. In a step, the layers compute one
@@ -202,6 +205,25 @@ class Transfer(NamedTuple):
     content: Content | None
 
 
+class Part(NamedTuple):
+    """The part of a request in a step, as it was when the step was launched.
+
+    Attributes:
+        name, request: the request.
+        start, end: the step computes the positions [start, end).
+        tags: the tags of the positions [0, end).
+    """
+
+    name: str
+    start: int
+    end: int
+    request: Request
+    tags: Sequence[int]
+
+
+Step = Sequence[Part]
+
+
 class PagedModel:
     """The reference of one program.
 
@@ -217,7 +239,11 @@ class PagedModel:
         happened: the events of all requests.
         told: the contents of ended requests; the generator lets new requests begin with
             these contents.
-        ran: (name, begin, end) of each request in the last step.
+        flights: the launched steps, the oldest first.
+        lost: for each launched step, the blocks of requests that let go of their slots
+            since then; a backend may keep these blocks until the step finishes.
+        ran: the last step that finished.
+        returned: its parts whose requests have kept their slots.
         leaning: the requests of this step that reuse tokens computed in the same step.
         spans: request → (begin of its latest step, largest end of its slots), to count
             blocks.
@@ -253,7 +279,10 @@ class PagedModel:
         self.happened: set[str] = set()
         self.told: list[tuple[Space, Sequence[Input]]] = []
         self.leaning: set[str] = set()
-        self.ran: list[tuple[str, int, int]] = []
+        self.flights: list[Step] = []
+        self.lost: list[int] = []
+        self.ran: Step = []
+        self.returned: Step = []
         self.spans: dict[str, tuple[int, int]] = {}
         self.transfers: dict[str, Transfer] = {}
         self.copied = 0
@@ -300,10 +329,13 @@ class PagedModel:
     def list_held(self, op: Op) -> Sequence[Held]:
         """Lists the computed tokens of each request, the request of `op` first.
 
-        For "run", lists the tokens once per group for each request of the step.
+        For "run" and "finish", lists the tokens once per group for each request of the
+        step.
         """
-        if op["op"] == "run":
-            names = self.cache.step or [name for name, _, _ in self.ran]
+        if op["op"] in ("run", "finish"):
+            planned = self.cache.step if op["op"] == "run" else []
+            returned = [part.name for part in self.returned]
+            names = planned or [name for name in returned if name in self.cache.requests]
             return [
                 (f"request {name}, {name_group(self.config, number)}", tokens)
                 for name in names
@@ -317,6 +349,32 @@ class PagedModel:
         request = self.cache.requests[name]
         tags = self.list_tags(request, 0, request.computed)
         return [HeldToken(tag, position) for position, tag in enumerate(tags)]
+
+    # --- steps --------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Launches the planned step."""
+        step = []
+        for name in self.cache.step:
+            request = self.cache.requests[name]
+            tags = self.list_tags(request, 0, request.end)
+            step.append(Part(name, request.begun, request.end, request, tags))
+        self.cache.launch()
+        self.flights.append(step)
+        self.lost.append(0)
+        self.leaning.clear()
+
+    def list_returning(self) -> Step:
+        """Lists the parts of the oldest launched step whose requests have kept their
+        slots."""
+        waiting = [request for request, _ in self.cache.flying[0]]
+        return [part for part in self.flights[0] if part.request in waiting]
+
+    def finish(self) -> None:
+        """Ends the oldest launched step."""
+        self.returned, self.ran = self.list_returning(), self.flights.pop(0)
+        self.lost.pop(0)
+        self.cache.finish()
 
     # --- what is allowed ----------------------------------------------------------------
 
@@ -338,13 +396,18 @@ class PagedModel:
         request = self.cache.requests[name]
         if self.is_admitted(name, end):
             return True
-        start = request.computed if request.is_held else 0
+        start = self.find_begin(name, request.begun)
         needed = self.count_blocks(name, start, self.cache.count_admitted(name, end))
-        needed += sum(item.blocks for item in self.transfers.values())
+        needed += sum(item.blocks for item in self.transfers.values()) + sum(self.lost)
         for other, item in self.cache.requests.items():
             if item.is_held and other != name:
                 needed += self.count_blocks(other, *self.spans[other])
         return needed <= int(self.config["blocks"])
+
+    def find_begin(self, name: str, start: int) -> int:
+        """Returns where the oldest unfinished step of a request begins, if its next step
+        begins at `start`."""
+        return self.spans[name][0] if self.cache.requests[name].launched else start
 
     def is_admitted(self, name: str, end: int) -> bool:
         """Tells whether a request must have slots up to position `end` from former steps.
@@ -462,6 +525,9 @@ class PagedModel:
             for transfer, item in self.transfers.items():
                 if item.request is request:
                     self.transfers[transfer] = item._replace(content=None)
+        if request is not None and request.is_held and self.flights:
+            self.lost[-1] += self.count_blocks(name, *self.spans[name])
+            self.happened |= {"dropped"} if request.launched else set()
         if request is None or not request.settled:
             return
         if request.awaited:
@@ -483,6 +549,7 @@ class PagedModel:
         self.cache.restore(past)
         self.offloaded, self.away, self.withdrawn = list(offloaded), [], []
         self.past, self.spans, self.transfers = {}, {}, {}
+        self.flights, self.lost = [], []
         self.leaning.clear()
 
     # --- counting -----------------------------------------------------------------------
@@ -512,7 +579,8 @@ class PagedModel:
             first = max(0, start - 1) if group.type == "state" else group.first(start)
             total += -(-last // block) - first // block
             # A block is copied if the request writes to it and another request needs it.
-            total += bool(self.unit % block or self.past[name] & COPYING)
+            copies = bool(self.unit % block or self.past[name] & COPYING)
+            total += copies * (1 + len(self.flights))  # unfinished steps keep the source
         return total
 
     def count_whole(self, computed: int) -> int:
@@ -546,6 +614,7 @@ class PagedModel:
         return {
             "computed": computed,
             "scheduled": request.scheduled,
+            "launched": request.launched,
             "length": length,
             "drafts": len(request.drafts),
             "awaited": request.awaited,
@@ -572,6 +641,7 @@ FACTS: Mapping[str, str] = {
     "blocks_lcm": "the smallest number of tokens that fills whole blocks of all groups",
     "computed": "tokens of the request that are computed; null without a request",
     "scheduled": "tokens of the request that are scheduled",
+    "launched": "tokens of the request that launched steps compute",
     "length": "tokens of the request that are known, without drafts",
     "drafts": "its drafts",
     "longest": "the most tokens that the request may hit; null if it holds slots",

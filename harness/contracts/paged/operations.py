@@ -216,14 +216,14 @@ class Schedule(GoingOn):
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         taken = request.scheduled > 0 or request.awaited > 0
-        return taken or model.cache.has_sampled(request)
+        return taken or request.begun == len(request.known)
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        remaining = len(request.known) - request.computed
+        remaining = len(request.known) - request.begun
         edges = [remaining, 1, remaining, 2]
         for group in model.config["groups"]:
             block = group["block"]
-            edges += [block - request.computed % block, block + 1, 2 * block]
+            edges += [block - request.begun % block, block + 1, 2 * block]
         if request.drafts and source.below(2):
             edges = [remaining]
         return {"count": max(1, min(source.pick(edges), remaining))}
@@ -245,7 +245,7 @@ class Schedule(GoingOn):
     def list_starts(self, op: Op, model: PagedModel) -> list[int]:
         """Lists the positions where the step may begin, the last position first."""
         request = model.cache.requests[op["request"]]
-        return [request.computed] if request.is_held else model.list_hits(op["request"])
+        return [request.begun] if request.is_held else model.list_hits(op["request"])
 
     def get_end(self, op: Op, model: PagedModel, starts: Sequence[int]) -> int:
         """Returns the largest position where the step may end."""
@@ -309,11 +309,87 @@ class Schedule(GoingOn):
         if not (1 if model.config["aligned"] else whole) <= count <= whole:
             raise Broken("result", f"took {count} tokens, but {whole} were requested")
         model.cache.schedule(name, count, 0 if request.is_held else start)
-        model.spans[name] = start, max(end, request.end, request.admitted)
+        begin = model.find_begin(name, start)
+        model.spans[name] = begin, max(end, request.end, request.admitted)
 
 
-class Run(PagedOperation):
-    """Computes the step: each layer writes all new positions, then reads.
+class Launch(PagedOperation):
+    """Begins to compute the planned step. The scheduler goes on: it plans the next step,
+    and may preempt, free and offload requests of unfinished steps. Steps execute in the
+    order of their launches.
+
+    Answer: `{}`.
+    """
+
+    name, weight = "launch", 8
+    effect = Effect.ADDS
+    messages = {"launch": ({}, {})}
+    answer = schemas.record()
+    writes, has_misuse = True, False
+    text = "launch the step"
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        if len(model.flights) >= model.config["flight"]:
+            return f"{len(model.flights)} steps are unfinished"
+        return None if model.cache.step else "the step is empty"
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        return {}
+
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
+        model.launch()
+        return {}
+
+    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        answer: Answer = getattr(system, f"{self.name}_step")(model)
+        return answer
+
+
+class Finish(Launch):
+    """Ends the oldest launched step: each layer writes all new positions, then reads.
+    What it computes for a request that was preempted or has ended is dropped.
+
+    Answer: as of `run`, for the requests that have kept their slots.
+    """
+
+    name = "finish"
+    messages = {"finish": ({}, {})}
+    answer = schemas.record(
+        caches=schemas.list_of(
+            schemas.record(first=schemas.NUMBER, slots=schemas.TAGS),
+            schemas.record(state=schemas.TAGS),
+        )
+    )
+    text = "finish the oldest step"
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        return None if model.flights else "no step is unfinished"
+
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
+        """Ends the step, and returns the content that each request reads.
+
+        A state group reads the state before the request's tokens. Another group reads all
+        tokens that at least one token of the request attends to.
+        """
+        answers: list[Answer] = []
+        model.finish()
+        for part in model.returned:
+            for group in model.cache.groups:
+                if group.type == "state":
+                    tags = part.tags[max(0, part.start - 1) : part.start]
+                    answers.append({"state": tags})
+                else:
+                    first = group.first(part.start)
+                    answers.append({"first": first, "slots": part.tags[first:]})
+            model.has_loaded |= "loaded" in model.past[part.name]
+        return {"caches": answers}
+
+    def verify(self, op: Op, system: Any, model: PagedModel) -> None:
+        system.verify_attention()
+
+
+class Run(Finish):
+    """Computes the step at once: each layer writes all new positions, then reads.
 
     Answer: `caches`: an entry for each group of each request, in the order of the step.
     `first`: the oldest position that the request's tokens attend to; `slots`: the tags
@@ -321,55 +397,18 @@ class Run(PagedOperation):
     had read before the step, if there is any.
     """
 
-    name, weight = "run", 8
-    effect = Effect.ADDS
+    name = "run"
     messages = {"run": ({}, {})}
-    answer = schemas.record(
-        caches=schemas.list_of(
-            schemas.record(first=schemas.NUMBER, slots=schemas.TAGS),
-            schemas.record(state=schemas.TAGS),
-        )
-    )
-    writes, has_misuse = True, False
     text = "run the step"
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        if model.flights:
+            return f"{len(model.flights)} steps are unfinished"
         return None if model.cache.step else "the step is empty"
 
-    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        return {} if model.cache.step else None
-
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        """Computes the step, and returns the content that each request reads.
-
-        A state group reads the state before the request's tokens. Another group reads all
-        tokens that at least one token of the request attends to.
-        """
-        answers: list[Answer] = []
-        model.ran = []
-        for name in model.cache.step:
-            request = model.cache.requests[name]
-            start, end = request.computed, request.end
-            model.ran.append((name, start, end))
-            for group in model.cache.groups:
-                if group.type == "state":
-                    tags = model.list_tags(request, max(0, start - 1), start)
-                    answers.append({"state": tags})
-                else:
-                    first = group.first(start)
-                    tags = model.list_tags(request, first, end)
-                    answers.append({"first": first, "slots": tags})
-            model.has_loaded |= "loaded" in model.past[name]
-        model.cache.run()
-        model.leaning.clear()
-        return {"caches": answers}
-
-    def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.run(model)
-        return answer
-
-    def verify(self, op: Op, system: Any, model: PagedModel) -> None:
-        system.verify_attention()
+        model.launch()
+        return super().run_reference(op, model)
 
 
 class Accept(GoingOn):
@@ -457,6 +496,8 @@ OPERATIONS = index(
     Match(),
     Schedule(),
     Run(),
+    Launch(),
+    Finish(),
     Accept(),
     Preempt(),
     Free(),

@@ -66,6 +66,7 @@ STATES = (
     State("begun", Situation.has_begun),
     State("all-computed", lambda case: case.sampled),
     State("scheduled", lambda case: case.request.scheduled > 0),
+    State("launched", lambda case: case.request.launched > 0, "flight"),
     State("block-end", lambda case: case.computed and not all(case.list_filled())),
     State("inside-block", lambda case: any(case.list_filled()), "long-blocks"),
     State("window-passed", lambda case: case.has_passed("sliding"), "windows"),
@@ -92,6 +93,7 @@ STATES = (
     State("orphaned", needs="host load"),
     State("failed", needs="host failed"),
     State("restored", needs="restore"),
+    State("dropped", needs="flight"),
 )
 NAMES = [state.name for state in STATES]
 FORMS = NAMES[: NAMES.index("block-end")]
@@ -102,7 +104,8 @@ SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
 REQUEST_PAST = [*SINCE, "preempted"]
 BESIDE = ["alone", "shared", "offloading"]
 PAST = NAMES[NAMES.index("freed") :]
-"""The events of any request. "orphaned": a request released its slots during a load."""
+"""The events of any request. "orphaned": a request released its slots during a load.
+"dropped": a request released its slots while a step computed its tokens."""
 
 RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 
@@ -112,7 +115,7 @@ UNAFFECTED = (
     never(NO_EFFECT, "drafted kept rejected", "offload"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
-    never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore"),
+    never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),
     only(NO_EFFECT, "loading", "landed failed preempt free"),
     only(NO_EFFECT, "loaded", "schedule run preempt free"),
     only(NO_EFFECT, "offloading", "run landed failed preempt free rewind evict"),
@@ -120,6 +123,8 @@ UNAFFECTED = (
     only(NO_EFFECT, "orphaned", "schedule run landed failed offload load evict"),
     only(NO_EFFECT, "failed", "match schedule run free offload load landed"),
     only(NO_EFFECT, "restored", "match schedule run evict"),
+    never(NO_EFFECT, "launched", "failed"),
+    only(NO_EFFECT, "dropped", "match schedule finish offload load landed"),
 )
 """Pairs of a state and an operation that is not affected; these cells are not counted."""
 
@@ -137,6 +142,7 @@ def can_have(state: str, config: Config) -> bool:
         "hit": not config["prefix_cache"],
         "partial-hit": not config["prefix_cache"] or blocks <= {get_unit(config)},
         **dict.fromkeys(("drafted", "kept", "rejected"), not config["lookahead"]),
+        **dict.fromkeys(("launched", "dropped"), not config["flight"]),
     }
     return not missing.get(state)
 
@@ -160,7 +166,9 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
     name = op.get("request", op.get("source"))
     if "transfer" in op and name is None:
         name = model.find_owner(op["transfer"]) or ""
-    if op["op"] == "run":
+    if op["op"] == "finish":
+        names = [part.name for part in model.list_returning()] if model.flights else []
+    elif op["op"] in ("run", "launch"):
         names = model.cache.step
     elif op["op"] == "open":
         names = []
@@ -196,6 +204,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "drafts": lookahead and any("state" not in names for names in types),
         "host": any(config.get("host", (0,))),
         "extra_keys": any(config.get("extra_keys", (False,))),
+        "flight": any(config.get("flight", (0,))),
         "names": not is_left_out(declared, "open", "named", 1),
         "withdraws": not is_left_out(declared, "free", "reuse", 0),
         "frees-scheduled": not is_left_out(declared, "free", "scheduled", 1),
@@ -219,11 +228,12 @@ def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
 
 COMPUTED = "block-end inside-block window-passed chunk-passed shared"
 RULES = (
-    never("the step is not empty", "none", "run"),
-    never("it holds nothing", "waiting", "run preempt"),
-    never("it waits for a transfer", "loading", "run match"),
-    never("it is not in the step", "begun all-computed", "run"),
-    never("it holds slots", "begun all-computed scheduled", "match"),
+    never("the step is not empty", "none", "run launch"),
+    never("it holds nothing", "waiting", "run launch finish preempt"),
+    never("it waits for a transfer", "loading", "run launch finish match"),
+    never("it is not in the step", "begun all-computed", "run launch finish"),
+    never("nothing is in flight", "launched", "run"),
+    never("it holds slots", "begun all-computed scheduled launched", "match"),
     never("one that waits has done nothing", f"{COMPUTED} {' '.join(SINCE)}", "match"),
     never(
         "it is about a new request",
@@ -244,7 +254,7 @@ RULES = (
     never("it waits for a transfer", "loading", "schedule", unless="refuses"),
     never(
         "only one that waits loads",
-        *("loading begun all-computed scheduled", "load"),
+        *("loading begun all-computed scheduled launched", "load"),
         unless="refuses",
     ),
     never("tokens are left", "begun", "accept", unless="refuses"),
@@ -254,6 +264,7 @@ RULES = (
         *("scheduled", "schedule accept fork rewind"),
         unless="refuses",
     ),
+    never("the step comes first", "launched", "accept fork rewind", unless="refuses"),
     *(
         never("callers must not", "scheduled", name, unless=f"{name}s-scheduled")
         for name in ("free", "preempt")

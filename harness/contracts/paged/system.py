@@ -13,10 +13,18 @@ from lockstep.harness.contracts.operation import Answer, Op
 from lockstep.harness.contracts.paged import checks, reading
 from lockstep.harness.contracts.paged.contents import (
     Contents,
+    Memory,
+    copy_blocks,
     list_state_positions,
     locate,
 )
-from lockstep.harness.contracts.paged.model import PagedModel, list_groups, name_group
+from lockstep.harness.contracts.paged.model import (
+    PagedModel,
+    Part,
+    Step,
+    list_groups,
+    name_group,
+)
 from lockstep.harness.contracts.system import Reader, Setup, System, to_numpy
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins
@@ -24,18 +32,30 @@ from lockstep.harness.core.payload import Margins
 NO_TOKEN = -1
 
 
-Step = Sequence[tuple[str, int, int]]
-"""(request, begin, end) for each request of a step."""
-
-
 class GroupStep(NamedTuple):
-    """The positions [start, end) of one request in a step, and its table in one group."""
+    """The part of one request in a step, and its table in one group."""
 
-    name: str
-    start: int
-    end: int
+    part: Part
     group: int
     table: Table
+
+
+class Flight(NamedTuple):
+    """A launched step.
+
+    Attributes:
+        step: the parts of the requests.
+        told: for each part, the tables as the backend returned them at the launch.
+        tasks: what each group does for each request.
+        copies: the blocks to copy after the step, for later steps.
+        entries: the entries after the launch, if they are promised after the step.
+    """
+
+    step: Step
+    told: Sequence[Any]
+    tasks: Sequence[GroupStep]
+    copies: list[tuple[int, int]]
+    entries: list[Entry]
 
 
 class PagedSystem(System):
@@ -53,6 +73,7 @@ class PagedSystem(System):
         pool: the pool after the last operation; None if the backend does not report it.
         group_of: the group of each layer.
         sources: for each layer, the layer whose K and V it reads, mostly itself.
+        flights: the launched steps, the oldest first.
         attended: judges the attention of each token of the last step.
         capacity, host_capacity: the initial numbers of device blocks and of idle blocks
             of other memory; 0 for unreported blocks.
@@ -66,6 +87,7 @@ class PagedSystem(System):
         self.is_shared = len(self.config["groups"]) == 1
         self.saved: tuple[Any, Contents] | None = None
         self.tables: dict[str, Tables] = {}
+        self.flights: list[Flight] = []
         self.attended: list[Callable[[], None]] = []
         self.cache = self.open_cache()
         self.groups = self.config["groups"]
@@ -188,79 +210,146 @@ class PagedSystem(System):
         assert self.saved is not None
         store, contents = self.saved
         self.contents = contents.clone()
+        self.flights.clear()
         self.events.clear()
         self.cache = self.open_cache()
         return self.ask(lambda: self.cache.restore(store))
 
     # --- the step -----------------------------------------------------------------------
 
-    def run(self, model: PagedModel) -> Answer:
-        """Acts as the model: copies blocks, then writes and reads in every layer.
+    def run_step(self, model: PagedModel) -> Answer:
+        """Launches and finishes a step at once; `model` is the reference after the
+        step."""
+        self.prepare(model.ran)
+        return self.execute(self.cache.run, model)
+
+    def launch_step(self, model: PagedModel) -> Answer:
+        self.prepare(model.flights[-1])
+        self.cache.launch()
+        if "reuse" in self.declared.tells:
+            self.flights[-1].entries.extend(self.list_entries())
+        return {}
+
+    def finish_step(self, model: PagedModel) -> Answer:
+        return self.execute(self.cache.finish, model)
+
+    def prepare(self, step: Step) -> None:
+        """Keeps what a step that is launched must do, and the tables of its requests."""
+        self.copy_blocks()
+        told = [self.cache.tables(part.name) for part in step]
+        tasks = [
+            GroupStep(part, group, table)
+            for part, tables in zip(step, told, strict=True)
+            for group, table in enumerate(self.freeze(tables, part.name))
+        ]
+        self.flights.append(Flight(step, told, tasks, [], []))
+
+    def execute(self, end: Callable[[], object], model: PagedModel) -> Answer:
+        """Acts as the model in the oldest step: writes and reads in every layer, then
+        copies blocks for later steps.
 
         Args:
-            model: the reference after the step; `model.ran` describes the step.
+            end: tells the backend that the step has ended.
+            model: the reference after the step.
         """
-        self.copy_blocks()
-        tasks = [
-            GroupStep(*ran, group, table)
-            for ran in model.ran
-            for group, table in enumerate(self.read_tables(ran[0]))
-        ]
+        flight = self.flights[0]
+        self.check_frozen(flight)
         states = [
-            self.read(task, task.start - 1, task.start)
-            if self.is_state(task.group) and task.start
+            self.read(task, task.part.start - 1, task.part.start)
+            if self.is_state(task.group) and task.part.start
             else []
-            for task in tasks
+            for task in flight.tasks
         ]
-        for task in tasks:
-            self.write(task, model)
-        pairs = zip(tasks, states, strict=True)
-        answers = [self.answer(task, state, model) for task, state in pairs]
+        for task in flight.tasks:
+            self.write(task, self.contents.device)
+        answers = [
+            self.answer(task, state, model)
+            for task, state in zip(flight.tasks, states, strict=True)
+        ]
         if self.stores:
-            self.move_arrays(tasks, answers, model)
-        self.cache.run()
-        self.check_published(model.ran, model)
-        return {"caches": answers}
+            self.move_arrays(flight, answers, model)
+        end()
+        self.contents.copy(flight.copies)
+        self.flights.pop(0)
+        settled = [part[:3] for part in model.returned]
+        self.check_published(settled, model, flight.entries)
+        pairs = zip(flight.tasks, answers, strict=True)
+        return {"caches": [item for task, item in pairs if task.part in model.returned]}
+
+    def freeze(self, tables: Any, name: str) -> Sequence[Table]:
+        """Returns copies of the tables of a request, which do not change any more."""
+        return [
+            Ring(tuple(table.blocks)) if isinstance(table, Ring) else tuple(table)
+            for table in reading.read_tables(tables, name, len(self.groups), self.stores)
+        ]
+
+    def check_frozen(self, flight: Flight) -> None:
+        """Raises Broken if tables have changed since the launch of their step."""
+        at = iter(flight.tasks)
+        for part, tables in zip(flight.step, flight.told, strict=True):
+            for table, task in zip(self.freeze(tables, part.name), at, strict=False):
+                if table != task.table:
+                    raise Broken(
+                        "table",
+                        f"the table of request {part.name}, group {task.group}, was"
+                        f" {list(task.table)} when its step was launched, and was changed"
+                        f" to {list(table)} before the step has finished; return a copy",
+                    )
+
+    def foresee(self) -> Memory:
+        """Returns the contents of device blocks once the launched steps have finished."""
+        if not self.flights:
+            return self.contents.device
+        memory = dict(self.contents.device)
+        for flight in self.flights:
+            for task in flight.tasks:
+                self.write(task, memory)
+            copy_blocks(memory, memory, flight.copies)
+        return memory
 
     def copy_blocks(self) -> None:
-        """Copies the blocks that the backend requests, in the backend's order."""
-        self.contents.copy(reading.read_copies(self.cache.copies(), "copies"))
+        """Copies the blocks that the backend requests, in the backend's order, after the
+        launched steps."""
+        pairs = reading.read_copies(self.cache.copies(), "copies")
+        if self.flights:
+            self.flights[-1].copies.extend(pairs)
+        else:
+            self.contents.copy(pairs)
 
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
-    def write(self, task: GroupStep, model: PagedModel) -> None:
+    def write(self, task: GroupStep, memory: Memory) -> None:
         """Writes the tokens or the state of the step to the slots in the table."""
         if isinstance(task.table, Ring):
             return
-        request = model.cache.requests[task.name]
-        positions: Sequence[int] = range(task.start, task.end)
+        name, start, end, _, tags = task.part
+        positions: Sequence[int] = range(start, end)
         is_state = self.is_state(task.group)
         if is_state:
             block = self.groups[task.group]["block"]
-            positions = list_state_positions(task.start, task.end, block)
+            positions = list_state_positions(start, end, block)
         for position in positions:
             slot = locate(self.config, task.table, task.group, position)
             if slot is not None:
-                tag = model.get_tag(request, position)
-                self.contents.device[slot] = task.group, tag
-            elif position == task.end - 1 or not is_state:
+                memory[slot] = task.group, tags[position]
+            elif position == end - 1 or not is_state:
                 raise Broken(
                     "table",
-                    f"position {position} of request {task.name}, group {task.group},"
+                    f"position {position} of request {name}, group {task.group},"
                     f" has no slot in its table {list(task.table)}",
                 )
 
     def answer(self, task: GroupStep, state: Sequence[Any], model: PagedModel) -> Answer:
         """Returns the tokens or the state that one group reads for one request."""
-        where = f"request {task.name}, {name_group(self.config, task.group)}"
+        where = f"request {task.part.name}, {name_group(self.config, task.group)}"
         if self.is_state(task.group):
             return {"where": where, "state": list(state)}
-        first = model.cache.groups[task.group].first(task.start)
+        first = model.cache.groups[task.group].first(task.part.start)
         answer = {"where": where, "first": first}
         if isinstance(task.table, Ring):  # see `move_arrays`
             return answer
-        return {**answer, "slots": self.read(task, first, task.end)}
+        return {**answer, "slots": self.read(task, first, task.part.end)}
 
     def read(self, task: GroupStep, begin: int, end: int) -> list[Any]:
         """Reads the content of each position: a tag, or a description if the content is
@@ -282,17 +371,19 @@ class PagedSystem(System):
     # --- arrays -------------------------------------------------------------------------
 
     def move_arrays(
-        self, tasks: Sequence[GroupStep], answers: Sequence[Answer], model: PagedModel
+        self, flight: Flight, answers: Sequence[Answer], model: PagedModel
     ) -> None:
         """Lets the backend write and read K and V in each layer; extends the answers."""
         self.attended = []
+        tasks = flight.tasks
         for layer, group in enumerate(self.group_of):
             is_state = self.is_state(group)
             move = self.move_states if is_state else self.move_tokens
             field = "state" if is_state else "slots"
             members = slice(group, None, len(self.groups))
-            moved = zip(tasks[members], answers[members], move(layer, model), strict=True)
-            for task, answer, seen in moved:
+            moved = move(layer, model)
+            items = zip(tasks[members], answers[members], moved, strict=True)
+            for task, answer, seen in items:
                 if not is_state:
                     seen = self.name_blocks(task, answer["first"], seen)
                 where = f"{answer['where']}, {self.name_layer(layer)}"
@@ -316,11 +407,7 @@ class PagedSystem(System):
 
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader = self.readers[self.sources[layer]]
-        tags = [
-            tag
-            for name, start, end in model.ran
-            for tag in model.list_tags(model.cache.requests[name], start, end)
-        ]
+        tags = [tag for part in model.ran for tag in part.tags[part.start : part.end]]
         pair = self.readers[layer].feed(tags)
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
@@ -344,13 +431,13 @@ class PagedSystem(System):
             raise Broken("malformed", message)
         group, row = model.cache.groups[self.group_of[layer]], 0
         where = f"attend ({self.name_layer(layer)})"
-        for name, start, end in model.ran:
-            request = model.cache.requests[name]
-            for query in range(start, end):
-                seen = model.list_tags(request, group.first(query), query + 1)
-                explain = partial(self.explain_nan, name, self.group_of[layer])
+        for part in model.ran:
+            for query in range(part.start, part.end):
+                seen = part.tags[group.first(query) : query + 1]
+                explain = partial(self.explain_nan, part.name, self.group_of[layer])
                 case = attended[0, :, row], tags[row], seen, row, where, explain
-                self.attended.append(partial(reader.judge, *case))
+                if part in model.returned:
+                    self.attended.append(partial(reader.judge, *case))
                 row += 1
 
     def verify_attention(self) -> None:
@@ -385,8 +472,8 @@ class PagedSystem(System):
         ]
         ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
         tags = [
-            model.get_tag(model.cache.requests[name], require_index(end, "an end") - 1)
-            for (name, _, _), ends_of_request in zip(step, ends, strict=True)
+            part.tags[min(part.end, require_index(end, "an end")) - 1]
+            for part, ends_of_request in zip(step, ends, strict=True)
             for end in read_list(ends_of_request, "list_ends")
         ]
         pair = reader.feed(tags)
@@ -425,12 +512,13 @@ class PagedSystem(System):
             device, host = contents.list_busy(False), contents.list_busy(True)
             checks.check_busy((*self.pool.free, *self.pool.cached), device, "")
             checks.check_host(self.pool.idle, host, self.host_capacity)
+        future = self.foresee()
         if not model.cache.step:
             for name in holding:
-                checks.check_contents(model, name, tables[name], contents.device)
+                checks.check_contents(model, name, tables[name], future)
         entries = self.list_entries() if tells & {"entries", "reuse"} else []
         self.compared["entries"] += bool(entries)
-        checks.check_entries(model, entries, contents.device, tables)
+        checks.check_entries(model, entries, future, tables)
         self.check_kept(op, entries)
         if "host_entries" in tells and self.config["host"]:
             on_host = self.list_host_entries()
@@ -442,12 +530,19 @@ class PagedSystem(System):
             checks.follow_events(self.events, events)
             checks.check_events(self.events, entries)
 
-    def check_published(self, settled: Step, model: PagedModel) -> None:
-        """Checks that tokens which have just been computed, or confirmed, can be hit."""
+    def check_published(
+        self,
+        settled: Sequence[tuple[str, int, int]],
+        model: PagedModel,
+        former: Sequence[Entry] = (),
+    ) -> None:
+        """Checks that tokens which have just been computed, or confirmed, can be hit, or
+        could be hit when there were `former` entries."""
         is_due = int(checks.may_publish(model, settled))
         self.compared.update({"entries due": is_due, "events due": is_due})
         if "reuse" in self.declared.tells:
-            checks.check_published(model, settled, self.list_entries())
+            entries = [*former, *self.list_entries()]
+            checks.check_published(model, settled, entries)
 
     def check_kept(self, op: Mapping[str, Any], entries: Sequence[Entry]) -> None:
         """Checks that entries have gone only for want of room.
