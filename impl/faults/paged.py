@@ -371,7 +371,7 @@ def paged_late_output(cache: Any) -> None:
     cache.let_go, cache.finish = let_go_late, finish_late
 
 
-@mistake("paged-full", 10)
+@mistake("paged-full", 14)
 def paged_flight_without_hold(cache: Any) -> None:
     """A request that ends frees its blocks for a load while a launched step has still to
     write to them."""

@@ -101,7 +101,8 @@ class TieredManager(BlockManager):
     def offload(self, name: str, transfer: str) -> Pairs:
         """Begins to copy blocks of a request to the host.
 
-        Copies complete blocks that can be hit and that the host does not have. If the
+        Copies complete blocks that can be hit, that launched steps have no more to write,
+        and that the host does not have. If the
         host has too few available blocks, copies as many blocks as fit, from the first
         block on.
         """
@@ -109,7 +110,7 @@ class TieredManager(BlockManager):
         if not request.computed:
             raise MisuseError(f"offload: request {name} has no computed tokens")
         self.check_transfer(transfer)
-        settled = min(request.computed, len(request.tokens))
+        settled = min(request.begun, len(request.tokens))
         keys = list(request.hash.extend(request.tokens))
         candidates = [
             ((index + 1) * group.block, group.number, index, block)

@@ -33,10 +33,14 @@ class LettingGo(OnRequest):
     """
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Returns the requests whose blocks a transfer still needs or has filled.
+        """Returns the requests in launched steps, or else the requests whose blocks a
+        transfer still needs or has filled.
 
         Returns all `names` if there are none, or if `goes_far` is False.
         """
+        launched = [name for name in names if model.cache.requests[name].launched]
+        if launched:
+            return launched
         owners = set(map(model.find_owner, model.transfers))
         loaded = {name for name in names if "loaded" in model.past[name]}
         preferred = [name for name in names if name in owners | loaded]

@@ -352,7 +352,7 @@ class Finish(Launch):
     Answer: as of `run`, for the requests that have kept their slots.
     """
 
-    name = "finish"
+    name, weight = "finish", 5
     messages = {"finish": ({}, {})}
     answer = schemas.record(
         caches=schemas.list_of(
@@ -397,7 +397,7 @@ class Run(Finish):
     had read before the step, if there is any.
     """
 
-    name = "run"
+    name, weight = "run", 8
     messages = {"run": ({}, {})}
     text = "run the step"
 

@@ -99,6 +99,9 @@ def propose_next(model: PagedModel) -> Sequence[str]:
         others = any(
             name not in away and not item.is_held for name, item in requests.items()
         )
+        if model.flights:  # a load must not get blocks that a step has still to write
+            launched = any(item.launched for item in requests.values())
+            return ("preempt", "free", "free") if launched else ("load",) * 8
         return ("run",) if model.cache.step else ("load", *("schedule",) * others)
     waiting = list_waiting(model, model.offloaded)
     if waiting:
@@ -187,7 +190,9 @@ class Offload(Begin):
         return not request.computed
 
     def list_preferred(self, model: PagedModel) -> Sequence[str]:
-        return list_new(model)
+        requests = model.cache.requests.items()
+        launched = [name for name, item in requests if item.launched and item.computed]
+        return launched or list_new(model)
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         return ask(lambda: model.cache.offload(op["request"], op["transfer"]))
