@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Answer
@@ -26,7 +26,7 @@ class Request:
 
     Attributes:
         drafts: the proposed tokens after `tokens`.
-        computed: the number of computed tokens.
+        computed: the number of tokens that are computed, or will be by launched steps.
         end: the number of tokens that will be computed after the scheduled step.
         transfer: the transfer that the request waits for.
         awaited: the number of tokens that the transfer loads.
@@ -67,12 +67,22 @@ def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
     return {"first": first, "slots": slots[first:]}
 
 
+class Part(NamedTuple):
+    """The part of a request in a step: the position where the step begins, and the tags
+    of the request up to the end of the step."""
+
+    request: Request
+    start: int
+    tags: Tags
+
+
 class PagedShadow(Shadow):
     """The tokens of all requests, and the tag of each token.
 
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests.
+        flights: the launched steps, without the parts of requests that lost their slots.
         known: each prefix of any earlier request → the tag of its last token.
     """
 
@@ -82,6 +92,7 @@ class PagedShadow(Shadow):
         super().__init__(program)
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
+        self.flights: list[list[Part]] = []
         self.known: dict[Content, int] = {}
 
     def get(self, step: Step) -> Request:
@@ -109,6 +120,23 @@ class PagedShadow(Shadow):
             request.drafts = request.drafts[: max(0, request.end - length)]
             self.step.append(step.op["request"])
 
+    def list_parts(self) -> list[Part]:
+        """Lists the parts of the scheduled step."""
+        parts = []
+        for request in map(self.requests.__getitem__, self.step):
+            ends = range(1, request.end + 1)
+            prefixes = [(request.space, request.known[:end]) for end in ends]
+            tags = [self.known[prefix] for prefix in prefixes]
+            parts.append(Part(request, request.computed, tags))
+        return parts
+
+    def write_launch(self, step: Step) -> None:
+        self.flights.append(self.list_parts())
+        self.write_run(step)
+
+    def write_finish(self, step: Step) -> None:
+        self.flights.pop(0)
+
     def write_run(self, step: Step) -> None:
         for request in map(self.requests.__getitem__, self.step):
             request.computed = request.end
@@ -122,7 +150,12 @@ class PagedShadow(Shadow):
         self.put(step, request)
 
     def write_preempt(self, step: Step) -> None:
-        self.get(step).reset()
+        request = self.get(step)
+        request.reset()
+        self.flights = [
+            [part for part in parts if part.request is not request]
+            for parts in self.flights
+        ]
         self.step = [name for name in self.step if name != step.op["request"]]
 
     def write_free(self, step: Step) -> None:
@@ -143,7 +176,7 @@ class PagedShadow(Shadow):
     write_failed = write_landed
 
     def write_restore(self, step: Step) -> None:
-        self.requests, self.step = {}, []
+        self.requests, self.step, self.flights = {}, [], []
 
     def write_fork(self, step: Step) -> None:
         """Applies a `fork` or a `rewind`: a request loses the tokens after its first
@@ -162,7 +195,8 @@ class PagedShadow(Shadow):
     # --- relations ----------------------------------------------------------------------
 
     def may_interrupt(self, step: Step) -> bool:
-        return not self.step and "detour" not in self.requests
+        is_idle = not self.step and not self.flights  # a launched step may keep blocks
+        return is_idle and "detour" not in self.requests
 
     def list_detours(self, step: Step) -> Sequence[str]:
         """Lists another request, whose tokens cannot be hit."""
@@ -170,16 +204,14 @@ class PagedShadow(Shadow):
 
     def see(self, step: Step) -> Answer | None:
         """Returns the tokens that each group of layers reads in a step."""
-        if step.name != "run" or "error" in step.answer:
+        if step.name not in ("run", "finish"):
             return None
-        caches = []
-        for name in self.step:
-            request = self.requests[name]
-            ends = range(1, request.end + 1)
-            prefixes = [(request.space, request.known[:end]) for end in ends]
-            tags = [self.known[prefix] for prefix in prefixes]
-            for group in self.config["groups"]:
-                caches.append(hide(group, request.computed, tags))
+        parts = self.list_parts() if step.name == "run" else self.flights[0]
+        caches = [
+            hide(group, part.start, part.tags)
+            for part in parts
+            for group in self.config["groups"]
+        ]
         return {PARTS: caches}
 
 

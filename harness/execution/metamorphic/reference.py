@@ -271,6 +271,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-rotating": {"keep": (0, 0, 1, 2)},
     "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
+    **{kind: {"flight": (0, 1, 2)} for kind in CONTRACTS["paged"].kinds},
 }
 """The values of config fields that are drawn only if a backend declares the fields."""
 
