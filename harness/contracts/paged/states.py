@@ -243,7 +243,7 @@ RULES = (
     *UNAFFECTED,
     only(
         "there must be a request",
-        *("none", "open evict reset landed failed save restore"),
+        *("none", "open finish evict reset landed failed save restore"),
         unless="refuses",
     ),
     never(
