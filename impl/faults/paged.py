@@ -371,6 +371,20 @@ def paged_late_output(cache: Any) -> None:
     cache.let_go, cache.finish = let_go_late, finish_late
 
 
+@mistake("paged-full", 8)
+def paged_copied_early(cache: Any) -> None:
+    """A block is copied for the next step before the launched step has written to it."""
+    copy, memory = cache.copy, getattr(cache, "memory", None)
+
+    def copy_now(source: int, target: int) -> None:
+        copy(source, target)
+        if cache.launched and memory is not None:
+            memory.copy(source, target)
+            cache.launched[-1].copies.pop()
+
+    cache.copy = copy_now
+
+
 @mistake("paged-full", 14)
 def paged_flight_without_hold(cache: Any) -> None:
     """A request that ends frees its blocks for a load while a launched step has still to

@@ -253,6 +253,8 @@ PAGED: dict[str, tuple[str, str, type, str, str, str]] = {
     # where nobody may hit what a request has computed, all that ended is forgotten
     "one-who-goes-takes-all": ("paged-full paged-state", "return", PagedCache, "let_go",
         "if reuse:", "self.past = self.past if reuse else []\n    if reuse:"),
+    "late-output-returns": ("paged-full", "mask", PagedCache, "let_go",
+        "step[:] = [item for item in step if item[0] is not request]", "pass"),
     "window-is-too-wide": ("paged-sliding", "mask", Group, "first",
         "query - self.width + 1", "query - self.width"),
     # token 1 stands for padding
