@@ -21,7 +21,8 @@ Table = Sequence[int | None] | Ring
 
 Tables = Sequence[Table]
 """The tables of a request, for each group. In a state group, entry i is the block with
-the state after the last computed token in the positions of block i. Blocks in
+the state after the last computed token in the positions of block i. If a step ends with
+drafts, the states after them are in the next entries, one for each draft. Blocks in
 different memory have different numbers."""
 
 
@@ -139,11 +140,17 @@ class PagedCache(Protocol):
                 This is checked before a lack of room.
         """
 
-    def run(self) -> None:
+    def run(self, lags: bool = False) -> None:
         """Ends the step: all allocated slots have been written, and its tokens are
-        computed."""
+        computed.
 
-    def launch(self) -> None:
+        Args:
+            lags: whether the groups with `lags` in the config were left out: they have
+                written nothing, and content from the first token of the step on must
+                never be hit there. Given if the config has such a group.
+        """
+
+    def launch(self, lags: bool = False) -> None:
         """Begins to compute the planned step; called in place of `run` if the config
         field `flight` is not 0.
 
@@ -154,7 +161,7 @@ class PagedCache(Protocol):
         launched step, and the blocks of its requests. A transfer may not, because it may
         land before the step writes: `offload` may not copy blocks that the step has
         still to write, and `load` may not overwrite its blocks.
-        `schedule` continues after the launched tokens.
+        `schedule` continues after the launched tokens. `lags` is given as for `run`.
         """
 
     def finish(self) -> None:
@@ -166,7 +173,11 @@ class PagedCache(Protocol):
         self, request: str, kept: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         """Keeps the first computed drafts, appends the sampled token, and takes new
-        drafts; drops the other drafts."""
+        drafts; drops the other drafts.
+
+        In a state group, the state after the last kept draft becomes the state of the
+        request: its block moves to the entry of its position, or is copied (`copies`).
+        """
 
     def preempt(self, request: str) -> None:
         """Frees all slots of a request. The request waits again, without drafts."""
@@ -313,7 +324,8 @@ class PagedCache(Protocol):
 
     def list_ends(self, layer: int) -> Sequence[Sequence[int]]:
         """Returns, for each request of the step, the ascending numbers of tokens after
-        which its states must be written; the last number is the end of the step."""
+        which its states must be written: the number before its drafts, the number after
+        each draft, and others before."""
 
     def write_states(self, layer: int, states: Array, more: Array) -> None:
         """Writes the states of each request after the numbers of tokens in

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.impl.faults.fault import edit, mistake, rewrite
 from lockstep.impl.shared.block_pool import list_held
-from lockstep.impl.shared.paged_groups import SlidingGroup
+from lockstep.impl.shared.paged_groups import SlidingGroup, StateGroup
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
 # --- keys -------------------------------------------------------------------------------
@@ -437,6 +437,65 @@ def paged_reader_without_mask(cache: Any) -> None:
     if hasattr(cache, "memory"):
         attend, attend_layer = cache.memory.attend, cache.attend
         cache.attend = attend_unmasked
+
+
+# --- groups that lag --------------------------------------------------------------------
+
+
+@mistake("paged-full", 3, "vLLM#47930, SGLang PR#19897")
+def paged_hit_of_drafter(cache: Any) -> None:
+    """Blocks of a drafter can be hit although the step left it out; it then reads memory
+    that nobody wrote."""
+    run = cache.run
+    cache.run = lambda lags=False: run()
+
+
+# --- drafts beside states ---------------------------------------------------------------
+
+
+@mistake("paged-state", 7, "tpu-inference PR#3178")
+def paged_state_after_rejected(cache: Any) -> None:
+    """The state of a request keeps what rejected drafts did to it."""
+
+    def keep_last(group: Any, table: Any, computed: int, length: int, kept: int) -> None:
+        last, state = (group.get_index(n, length) for n in (computed, length + kept))
+        table[last], table[state] = table[state], table[last]
+
+    change_confirm(cache, keep_last)
+
+
+@mistake("paged-state", 7, "vLLM PR#41898")
+def paged_state_without_block(cache: Any) -> None:
+    """If accepted drafts pass the end of a block, the state after them has no block."""
+
+    def keep_length(
+        group: Any, table: Any, computed: int, length: int, kept: int
+    ) -> None:
+        if kept and group.get_index(length, length) < (length + kept - 1) // group.block:
+            state = group.get_index(length + kept, length)
+            cache.blocks.release([table[state]])
+            table[state] = None
+
+    change_confirm(cache, keep_length)
+
+
+def change_confirm(cache: Any, change: Callable[..., None]) -> None:
+    """Changes the table of states before drafts are confirmed."""
+    for group in cache.groups:
+        if isinstance(group, StateGroup):
+
+            def confirm(
+                table: Any,
+                computed: int,
+                *counts: int,
+                group: Any = group,
+                correct: Any = group.confirm,
+            ) -> None:
+                if computed > counts[0]:
+                    change(group, table, computed, *counts)
+                correct(table, computed, *counts)
+
+            group.confirm = confirm
 
 
 # --- what is told -----------------------------------------------------------------------

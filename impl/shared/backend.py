@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.harness.backends import Kind
 from lockstep.harness.contracts import CONTRACTS
+from lockstep.harness.contracts.paged.domain import DRAFTING
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.batched_list import open_list
@@ -21,7 +22,6 @@ from lockstep.impl.shared.operations import (
     CONFIG,
     HELD,
     PAGED_CONFIG,
-    PAGED_KINDS,
     PAGED_OPERATIONS,
     PAGED_TELLS,
 )
@@ -93,8 +93,8 @@ def declare_kinds(
             for kind, operations in prefix.OPERATIONS.items()
         },
         "paged": {
-            f"paged-{kind}": declare(PAGED_OPERATIONS, PAGED_CONFIG, tells=PAGED_TELLS)
-            for kind in PAGED_KINDS
+            kind: declare(PAGED_OPERATIONS, {**PAGED_CONFIG, **values}, tells=PAGED_TELLS)
+            for kind, values in DRAFTING.items()
         },
     }
 

@@ -53,7 +53,6 @@ PAGED_OPERATIONS = frozenset(
         *("save", "restore"),
     }
 )
-PAGED_KINDS = ("full", "sliding", "chunked", "state", "hybrid")
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "drop_last": (False, False, False, True),

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
+from sys import maxsize
 from typing import Any
 
 from lockstep.impl.shared.block_pool import BlockPool, list_held
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged_groups import Group, Table, make_group
+from lockstep.impl.shared.paged_groups import Group, StateGroup, Table, make_group
 from lockstep.impl.shared.prefix_hash import Extra, PrefixHash
 
 
@@ -31,6 +32,7 @@ class PagedRequest:
         awaited: number of computed tokens after the transfer for which the request waits;
             0 without a transfer.
         transfer: the name of this transfer.
+        lost: the first position that steps left out in groups that may lag.
     """
 
     def __init__(self, tokens: Sequence[int], prefix_hash: PrefixHash) -> None:
@@ -41,6 +43,7 @@ class PagedRequest:
         self.set_computed(0)
         self.passed: list[int] = []
         self.transfer: str | None = None
+        self.lost = maxsize
 
     def set_computed(self, count: int) -> None:
         """Sets the number of computed tokens of a request that no step computes."""
@@ -68,12 +71,14 @@ class Part:
     Attributes:
         request: the request; None if it has let go of its blocks since the launch.
         start, end: the step computes the positions [start, end).
+        length: the number of tokens; the positions from `length` on are drafts.
         tables: the block tables for the step.
     """
 
     request: PagedRequest | None
     start: int
     end: int
+    length: int
     tables: list[Table]
 
 
@@ -103,7 +108,8 @@ class BlockManager:
 
     Args:
         groups: for each group, "type" ("full", "sliding", "chunked" or "state"), "block"
-            (number of positions of a block) and "width" (of a window or a chunk).
+            (number of positions of a block), "width" (of a window or a chunk), and "lags"
+            (whether a step may leave out the group), if it may.
         blocks: number of blocks.
         max_length: maximum number of tokens of a request.
         unit: number of tokens that divides the length of every hit and every block; None
@@ -242,7 +248,8 @@ class BlockManager:
         reused: list[int] = []
         if request.tables is None:
             reused = [block for table in tables for block in list_held(table)]
-        plan = self.plan(tables, start, end, not reused)
+        length = len(request.tokens)
+        plan = self.plan(tables, start, end, length, not reused)
         needed = sum(len(missing) + len(shared) for missing, shared in plan)
         if needed > self.blocks.count_available(reused):
             return None
@@ -253,12 +260,12 @@ class BlockManager:
             request.published, request.passed = start, [0] * len(tables)
             request.set_computed(start)
         request.tables, request.end = tables, end
-        del request.drafts[max(0, end - len(request.tokens)) :]
-        self.step.append(Part(request, start, end, tables))
+        del request.drafts[max(0, end - length) :]
+        self.step.append(Part(request, start, end, length, tables))
         return start
 
     def plan(
-        self, tables: Sequence[Table], start: int, end: int, is_held: bool
+        self, tables: Sequence[Table], start: int, end: int, length: int, is_held: bool
     ) -> list[tuple[list[int], list[int]]]:
         """Lists for each group the table indexes at which a step needs a new block.
 
@@ -269,7 +276,7 @@ class BlockManager:
         plan = []
         for group, table in zip(self.groups, tables, strict=True):
             missing, shared = [], []
-            for index in group.list_written(start, end):
+            for index in group.list_written(start, end, length):
                 block = table[index] if index < len(table) else None
                 if block is None:
                     missing.append(index)
@@ -319,8 +326,13 @@ class BlockManager:
         self.blocks.hold(blocks)
         self.in_flight.update(blocks)
 
-    def launch(self) -> None:
-        """Begins to compute the planned step; the next step can be planned."""
+    def launch(self, lags: bool = False) -> None:
+        """Begins to compute the planned step; the next step can be planned.
+
+        Args:
+            lags: whether the step leaves out the groups that may lag. Content that
+                depends on its tokens is not published in these groups.
+        """
         parts = [
             replace(part, tables=[list(table) for table in part.tables])
             for part in self.step
@@ -330,10 +342,12 @@ class BlockManager:
         for part in parts:
             for group, table in zip(self.groups, part.tables, strict=True):
                 self.hold(flight, list_held(table))
-                written = group.list_written(part.start, part.end)
+                written = group.list_written(part.start, part.end, part.length)
                 flight.written.update(table[index] for index in written)
             assert part.request is not None
             part.request.begun = part.end
+            if lags:
+                part.request.lost = min(part.request.lost, part.start)
             self.settle(part.request)
         self.step = []
 
@@ -346,9 +360,9 @@ class BlockManager:
         self.in_flight.subtract(flight.blocks)
         self.blocks.release(reversed(flight.blocks))
 
-    def run(self) -> None:
+    def run(self, lags: bool = False) -> None:
         """Ends the planned step. The caller has written to all its slots."""
-        self.launch()
+        self.launch(lags)
         self.finish()
 
     def settle(self, request: PagedRequest) -> None:
@@ -359,7 +373,8 @@ class BlockManager:
         if self.prefix_cache and settled >= request.published + self.unit:
             keys = request.hash.extend(request.tokens)
             for group, table in zip(self.groups, request.tables, strict=True):
-                group.publish(keys, table, request.published, settled)
+                end = min(settled, request.lost) if group.lags else settled
+                group.publish(keys, table, request.published, end)
             request.published = settled - settled % self.unit
         for number, group in enumerate(self.groups):
             last = group.first(settled) // group.block
@@ -385,10 +400,17 @@ class BlockManager:
                 f"accept: accepted must be 0 … {len(request.drafts)}, the number of"
                 f" drafts of request {name}, not {accepted}"
             )
+        self.confirm(request, request.tables, accepted)
         request.tokens += [*request.drafts[:accepted], sampled]
         request.set_computed(len(request.tokens) - 1)
         request.drafts = list(drafts)
         self.settle(request)
+
+    def confirm(self, request: PagedRequest, tables: Sequence[Table], kept: int) -> None:
+        """Changes tables of a request whose first `kept` drafts become tokens."""
+        for group, table in zip(self.groups, tables, strict=True):
+            if isinstance(group, StateGroup):
+                group.confirm(table, request.computed, len(request.tokens), kept)
 
     # --- letting go ---------------------------------------------------------------------
 
@@ -414,7 +436,7 @@ class BlockManager:
         for table in request.tables or ():
             self.blocks.release(reversed(list_held(table)))
         request.tables, request.transfer = None, None
-        request.published = request.awaited = 0
+        request.published, request.awaited, request.lost = 0, 0, maxsize
         request.set_computed(0)
 
     def withdraw(self, request: PagedRequest) -> None:
@@ -476,8 +498,10 @@ class BlockManager:
         branch.tables = [list(table) for table in request.tables]
         branch.set_computed(request.computed)
         branch.published, branch.passed = request.published, [*request.passed]
+        branch.lost = request.lost
         for table in branch.tables:
             self.blocks.hold(list_held(table))
+        self.confirm(request, branch.tables, request.computed - len(request.tokens))
         self.requests[target] = branch
         return True
 
@@ -494,10 +518,10 @@ class BlockManager:
                 " compute"
             )
         pairs = list(zip(self.groups, request.tables, strict=True))
-        if not all(
-            group.can_go_back(table, to, request.computed) for group, table in pairs
-        ):
+        settled = min(request.computed, len(request.tokens))
+        if not all(group.can_go_back(table, to, settled) for group, table in pairs):
             return False
+        self.confirm(request, request.tables, to - settled)
         for group, table in pairs:
             group.cut(table, to)
         request.tokens = [*request.tokens, *request.drafts][:to] + list(tokens)
@@ -505,6 +529,7 @@ class BlockManager:
         request.set_computed(to)
         request.hash.cut(to)
         request.published = min(request.published, to - to % self.unit)
+        request.lost = request.lost if request.lost < to else maxsize
         return True
 
     # --- what it tells ------------------------------------------------------------------

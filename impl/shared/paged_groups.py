@@ -20,7 +20,12 @@ class Group(ABC):
         block: number of positions of a block.
         pool: the pool of all groups.
         unit: number of tokens from one key to the next.
+
+    Attributes:
+        lags: whether a step may leave out the layers.
     """
+
+    lags = False
 
     def __init__(self, number: int, block: int, pool: BlockPool, unit: int) -> None:
         self.number, self.block, self.pool, self.unit = number, block, pool, unit
@@ -52,8 +57,9 @@ class Group(ABC):
             table.append(self.get(keys, min(hit, begin + self.block)))
         return table
 
-    def list_written(self, start: int, end: int) -> list[int]:
-        """Lists the table indexes of the blocks to which the step [start, end) writes."""
+    def list_written(self, start: int, end: int, length: int) -> list[int]:
+        """Lists the table indexes of the blocks to which the step [start, end) writes;
+        the positions from `length` on are drafts."""
         return list(range(start // self.block, (end - 1) // self.block + 1))
 
     def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
@@ -78,7 +84,13 @@ class Group(ABC):
         del table[last:]
 
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
-        """Returns whether all blocks that are needed after `to` tokens are present."""
+        """Returns whether all blocks that are needed after `to` tokens are present.
+
+        Args:
+            table: the table.
+            to: number of tokens, of which the last may be drafts.
+            computed: number of computed tokens without drafts.
+        """
         places = range(self.first(to) // self.block, -(-to // self.block))
         return all(table[index] is not None for index in places)
 
@@ -161,17 +173,50 @@ class StateGroup(Group):
                 return hit
         return 0
 
-    def list_written(self, start: int, end: int) -> list[int]:
+    def get_index(self, end: int, length: int) -> int:
+        """Returns the table index of the state after `end` tokens and drafts.
+
+        The states after drafts follow the state after the last of `length` tokens.
+        """
+        last = min(end, length)
+        return (last - 1) // self.block + end - last
+
+    def list_written(self, start: int, end: int, length: int) -> list[int]:
         """Lists the table indexes of the states that a step writes.
 
-        A step writes the state at its end, and the state at the last end of a block
-        within the step, which other requests may hit. If the step overwrites the state at
-        its begin, this state is listed, too.
+        A step writes the state after its last token, a state after each draft, and the
+        state at the last end of a block within the tokens, which other requests may hit.
+        If the step overwrites the state at its begin, this state is listed, too.
         """
-        last = (end - 1) // self.block
+        last = self.get_index(min(end, length), length)
         boundary = last - 1 if last * self.block > start else last
         begun = start // self.block if start % self.block else last
-        return sorted({begun, boundary, last})
+        drafts = range(last + 1, self.get_index(end, length) + 1)
+        return sorted({begun, boundary, last, *drafts})
+
+    def confirm(self, table: Table, computed: int, length: int, kept: int) -> None:
+        """Moves the states after confirmed drafts to the entries of their positions.
+
+        Keeps the state after the last of them, and states at the ends of blocks.
+
+        Args:
+            table: the table.
+            computed: number of computed tokens and drafts.
+            length: number of tokens.
+            kept: number of confirmed drafts; the other drafts are dropped.
+        """
+        if computed <= length:
+            return
+        first = self.get_index(length, length) + 1
+        states = table[first:]
+        del table[first:]
+        for end, state in enumerate(states, length + 1):
+            if end == length + kept or (end < length + kept and end % self.block == 0):
+                index = (end - 1) // self.block
+                gone, table[index:] = table[index:], [state]
+            else:
+                gone = [state]
+            self.pool.release(list_held(gone))
 
     def publish(self, keys: Sequence[bytes], table: Table, begin: int, end: int) -> None:
         first = begin - begin % self.block + self.block
@@ -181,6 +226,8 @@ class StateGroup(Group):
                 self.pool.publish(self.number, keys[stop // self.unit - 1], block, 1)
 
     def can_go_back(self, table: Table, to: int, computed: int) -> bool:
+        if to > computed:
+            return True  # after a draft; see `confirm`
         return to == computed and super().can_go_back(table, to, computed)
 
 
@@ -193,4 +240,8 @@ def make_group(
         return SlidingGroup(number, block, pool, unit, config["width"])
     if kind == "chunked":
         return ChunkedGroup(number, block, pool, unit, config["width"])
-    return (StateGroup if kind == "state" else FullGroup)(number, block, pool, unit)
+    if kind == "state":
+        return StateGroup(number, block, pool, unit)
+    group = FullGroup(number, block, pool, unit)
+    group.lags = config.get("lags", False)
+    return group

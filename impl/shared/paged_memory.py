@@ -132,9 +132,9 @@ class BlockMemory(ABC):
 class StoringManager(TieredManager):
     """A block manager that stores K and V.
 
-    Between the last `schedule` and `run`, or before `finish`, each layer is updated once.
-    Layers are numbered consecutively through all groups, in order; then come the layers
-    that read another.
+    Between the last `schedule` and `run`, or before `finish`, each layer is updated once,
+    unless the step leaves out its group. Layers are numbered consecutively through all
+    groups, in order; then come the layers that read another.
 
     Args:
         memory: the memory of the device blocks.
@@ -200,10 +200,10 @@ class StoringManager(TieredManager):
         self.spans.clear()
         super().let_go(request)
 
-    def launch(self) -> None:
+    def launch(self, lags: bool = False) -> None:
         self.pending = []
         self.spans.clear()
-        super().launch()
+        super().launch(lags)
 
     def finish(self) -> None:
         self.spans.clear()
@@ -344,7 +344,7 @@ class StoringManager(TieredManager):
         """
         number, buffer = self.layers[layer]
         return [
-            self.memory.read(buffer, self.list_places(part.tables, number, [part.start]))
+            self.memory.read(buffer, self.list_places(part, number, [part.start]))
             if part.start
             else None
             for part in self.parts
@@ -354,19 +354,19 @@ class StoringManager(TieredManager):
         """Lists, for each request of the step, the numbers of tokens after which it
         writes states.
 
-        A request writes states at the ends of blocks for which it has a slot, and at the
-        end of the step.
+        A request writes states at the ends of blocks for which it has a slot, after its
+        last token in the step, and after each draft.
         """
         number, _ = self.layers[layer]
         group = self.groups[number]
         assert isinstance(group, StateGroup)
-        return [
-            [
-                min(part.end, (index + 1) * group.block)
-                for index in group.list_written(part.start, part.end)
-            ]
-            for part in self.parts
-        ]
+        ends = []
+        for part in self.parts:
+            last = min(part.end, part.length)
+            written = group.list_written(part.start, last, part.length)
+            stops = [min(last, (index + 1) * group.block) for index in written]
+            ends.append([*stops, *range(last + 1, part.end + 1)])
+        return ends
 
     def write_states(self, layer: int, states: Any, further: Any) -> None:
         """Writes the states [1, heads, ends, dim] at all ends of `list_ends`."""
@@ -374,19 +374,16 @@ class StoringManager(TieredManager):
         ends = self.list_ends(layer)
         pairs = zip(self.parts, ends, strict=True)
         slots = [
-            slot
-            for part, rows in pairs
-            for slot in self.list_places(part.tables, number, rows)
+            slot for part, rows in pairs for slot in self.list_places(part, number, rows)
         ]
         self.memory.write(buffer, slots, states, further)
 
-    def list_places(
-        self, tables: Sequence[Table], group: int, ends: Sequence[int]
-    ) -> list[int]:
-        """Lists the slots of the states after these numbers of tokens."""
-        table, block = tables[group], self.groups[group].block
-        blocks = [table[(end - 1) // block] for end in ends]
-        return [number * self.memory.size for number in blocks if number is not None]
+    def list_places(self, part: Part, number: int, ends: Sequence[int]) -> list[int]:
+        """Lists the slots of the states of a group after these numbers of tokens."""
+        table, group = part.tables[number], self.groups[number]
+        assert isinstance(group, StateGroup)
+        blocks = [table[group.get_index(end, part.length)] for end in ends]
+        return [block * self.memory.size for block in blocks if block is not None]
 
 
 def see(group: Group, part: Part) -> npt.NDArray[np.bool_]:

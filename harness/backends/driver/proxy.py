@@ -112,8 +112,8 @@ class Cache(Proxy):
         """
         requested, _ = self.table[self.get_message(name)]
         fields = [field for field in requested if field not in messages.PLACE]
-        sent = map(to_wire, arguments)
-        answer = self.ask(name, **dict(zip(fields, sent, strict=True)))
+        sent = map(to_wire, arguments)  # optional fields may have no argument
+        answer = self.ask(name, **dict(zip(fields, sent, strict=False)))
         for argument in arguments if name in CONSUMING else ():
             if isinstance(argument, Proxy) and argument is not self:
                 argument.release()
@@ -451,11 +451,8 @@ class PagedCache(Cache):
     contract = "paged"
 
     def open(self, *arguments: Any) -> None:
-        """Opens a request; the message has another name, since `open` opens a cache, and
-        no adapter and extras without arguments for them."""
-        fields, _ = self.table["open_request"]
-        sent = map(to_wire, arguments)
-        self.ask("open_request", **dict(zip(fields, sent, strict=False)))
+        """Opens a request; the message has another name, since `open` opens a cache."""
+        self.call("open_request", *arguments)
 
     def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:
         end, copies = self.call("load", request, transfer)

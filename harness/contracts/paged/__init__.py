@@ -22,6 +22,7 @@ from lockstep.harness.contracts.operation import Cell, Config, Op, Source
 from lockstep.harness.contracts.paged.domain import (
     CHOICES,
     FEW_BLOCKS,
+    FOR_DRAFTS,
     GROUPS,
     get_domain,
 )
@@ -142,10 +143,11 @@ class PagedContract(Contract):
             return declared.config.get(name, GROUPS[config["kind"]])
         options = super().list_options(name, config, declared)
         types = {group["type"] for group in config["groups"]}
-        if name == "blocks" and types == {"state"} and options == CHOICES[name]:
-            return FEW_BLOCKS
+        if name == "blocks" and "state" in types and options == CHOICES[name]:
+            few = FEW_BLOCKS if types == {"state"} else options
+            return (*few, *FOR_DRAFTS * any(declared.config.get("lookahead", ())))
         if name == "lookahead" and "state" in types:
-            return (0,)
+            return declared.config.get(name, (0,))
         if name == "aligned" and "state" not in types:
             return (False,)
         if name == "reads":

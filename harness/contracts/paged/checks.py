@@ -383,7 +383,7 @@ def check_published(
     prefixes = set(map(get_prefix, entries))
     for name, begin, end in settled if model.cache.prefix_cache else ():
         request = model.cache.requests[name]
-        for group, stop in list_published(model, begin, min(end, len(request.tokens))):
+        for group, stop in list_published(model, request, begin, end):
             if (group, request.get_content(stop - 1)) not in prefixes:
                 raise Broken(
                     "reuse",
@@ -395,26 +395,31 @@ def check_published(
 def may_publish(model: PagedModel, settled: Sequence[tuple[str, int, int]]) -> bool:
     """Returns whether tokens that have just become known and computed can be hit; see
     `check_published`."""
-    lengths = {name: len(item.tokens) for name, item in model.cache.requests.items()}
+    requests = model.cache.requests
     return model.cache.prefix_cache and any(
-        any(list_published(model, begin, min(end, lengths[name])))
+        any(list_published(model, requests[name], begin, end))
         for name, begin, end in settled
     )
 
 
-def list_published(model: PagedModel, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields (group, end) of each prefix that can be hit when [begin, end) are computed.
+def list_published(
+    model: PagedModel, request: Request, begin: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Yields (group, end) of each prefix that can be hit when [begin, end) are computed,
+    without drafts.
 
     For a group with K and V, a prefix ends after each unit that the group still needs.
     For a state group, it ends at the last end of a block.
     """
+    end = min(end, len(request.tokens))
     for number, group in enumerate(model.cache.groups):
         block = model.config["groups"][number]["block"]
         if group.type == "state":
             last = end - end % block
             yield from [(number, last)] if last > begin else []
         else:
-            for stop in range(begin - begin % model.unit, end + 1, model.unit):
+            valid = request.count_valid(group, end)
+            for stop in range(begin - begin % model.unit, valid + 1, model.unit):
                 if stop > max(begin, group.first(end)):
                     yield number, stop
 

@@ -36,14 +36,28 @@ class Need(NamedTuple):
     tag: int
 
 
-def locate(config: Config, table: Table, group: int, position: int) -> Slot | None:
-    """Returns the slot of a position in a group's table; None if missing or unknown."""
+def locate(
+    config: Config, table: Table, group: int, position: int, length: int
+) -> Slot | None:
+    """Returns the slot of a position in a group's table; None if missing or unknown.
+
+    Args:
+        config: the config of the program.
+        table: the table of a request.
+        group: the number of the group.
+        position: the position; for a state, the last position that it has read.
+        length: number of tokens of the request; positions behind them are drafts. The
+            states after the drafts follow the state after the last token in the table.
+    """
     settings = config["groups"][group]
     number, index = divmod(position, settings["block"])
+    if settings["type"] == "state":
+        last = min(position, length - 1)
+        number, index = last // settings["block"] + position - last, 0
     if isinstance(table, Ring) or number >= len(table):
         return None
     block = table[number]
-    return None if block is None else (block, 0 if settings["type"] == "state" else index)
+    return None if block is None else (block, index)
 
 
 def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
@@ -58,10 +72,12 @@ def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
         end: the end of these tokens, or the end of the planned step.
     """
     for number, group in enumerate(model.cache.groups):
-        positions: Sequence[int] = range(group.first(request.begun), end)
+        valid = request.count_valid(group, end)
+        positions: Sequence[int] = range(group.first(request.begun), valid)
         if group.type == "state":
             block = model.config["groups"][number]["block"]
-            positions = list_state_positions(request.begun, end, block)
+            length = len(request.tokens)
+            positions = list_state_positions(request.begun, end, block, length)
         for position in positions:
             yield Need(number, position, model.get_tag(request, position))
 
@@ -73,25 +89,29 @@ def list_slots(
 
     The contents of rings are skipped.
     """
-    for need in list_needs(model, model.cache.requests[name], end):
-        table = tables[need.group]
+    request = model.cache.requests[name]
+    for need in list_needs(model, request, end):
+        table, place = tables[need.group], (need.group, need.position)
         if not isinstance(table, Ring):
-            yield locate(model.config, table, need.group, need.position), need
+            yield locate(model.config, table, *place, len(request.tokens)), need
 
 
-def list_state_positions(start: int, end: int, block: int) -> list[int]:
+def list_state_positions(start: int, end: int, block: int, length: int) -> list[int]:
     """Lists the position of the last token of each state that may exist.
 
-    A state exists at `end`. Another state may exist after the last token of each block
-    that ends between `start` and `end`.
+    States exist at `end` and after each draft, and, if there are drafts, after the last
+    token before them. Another state may exist after the last token of each block that
+    ends between `start` and these states.
 
     Args:
         start: the number of computed tokens.
         end: the end of the step; without a step, the number of computed tokens.
         block: the block size.
+        length: the number of tokens without drafts.
     """
-    inside = range(start // block * block + block, end, block)
-    return [stop - 1 for stop in (*inside, end)] if end else []
+    last = min(end, length)
+    inside = range(start // block * block + block, last, block)
+    return [stop - 1 for stop in (*inside, *range(last, end + 1))] if end else []
 
 
 class Transfer(NamedTuple):

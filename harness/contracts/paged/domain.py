@@ -27,6 +27,8 @@ def state(block: int, layers: int = 1) -> Group:
     return {"type": "state", "block": block, "layers": layers}
 
 
+LAGGING: Group = {**full(2), "lags": True}
+
 GROUPS: Mapping[str, Sequence[Sequence[Group]]] = {
     "paged-full": ([full(2)], [full(1)], [full(4, 2)], [full(3, 2)], [full(2), full(2)]),
     "paged-sliding": (
@@ -65,7 +67,9 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 
 FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
-"""The numbers of blocks drawn if all groups are states; a request needs few states."""
+FOR_DRAFTS = (16, 24, 40)
+"""The numbers of blocks drawn if all groups are states; a request needs few states, but a
+state for each draft in addition."""
 
 # --- small domains ----------------------------------------------------------------------
 
@@ -73,6 +77,22 @@ EXPLORED: Mapping[str, Sequence[Group]] = {
     **{kind: GROUPS[kind][0] for kind in GROUPS},
     HYBRID: [full(2), sliding(2, 2)],
 }
+WITH_LAGGING: Mapping[str, Sequence[Sequence[Group]]] = {
+    **GROUPS,
+    "paged-full": (*GROUPS["paged-full"], [full(2), LAGGING], [LAGGING, full(4, 2)]),
+    HYBRID: (
+        *(*GROUPS[HYBRID], EXPLORED[HYBRID]),
+        *([full(2), sliding(2, 3), LAGGING], [full(2), state(2), LAGGING]),
+        *([state(1), full(2)], [full(4), state(2)]),
+    ),
+}
+DRAFTING: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    kind: {"groups": tuple(groups), "lookahead": tuple(CHOICES["lookahead"])}
+    for kind, groups in WITH_LAGGING.items()
+}
+"""Kind → values of `Kind.config` for caches that support groups that may lag, and drafts
+beside states."""
+
 TINY = read_moves(
     "open request=a tokens=[1,1,1]; open request=b tokens=[1,1,2];"
     " schedule request=a count=9; schedule request=b count=9; run;"

@@ -32,8 +32,9 @@ KINDS = (*(f"paged-{item}" for item in TYPES), HYBRID)
 MOST_BLOCKS, MOST_LENGTH = 256, 256
 
 
-def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
-    """Makes the schema of a group with one of these types and with these sizes."""
+def make_group(*types: str, **sizes: Schema) -> Schema:
+    """Makes the schema of a group with one of these types and with these sizes; `lags`
+    may be missing."""
     properties = {
         "type": {"enum": list(types)},
         "block": integer(1, 16),
@@ -43,7 +44,7 @@ def make_group(types: Sequence[str], **sizes: Schema) -> Schema:
     return {
         "type": "object",
         "properties": properties,
-        "required": list(properties),
+        "required": [name for name in properties if name != "lags"],
         "additionalProperties": False,
     }
 
@@ -56,8 +57,9 @@ CONFIG: Mapping[str, Schema] = {
         "maxItems": 4,
         "items": {
             "oneOf": [
-                make_group(("full", "state")),
-                make_group(("sliding", "chunked"), width=integer(1, 64)),
+                make_group("full", lags={"type": "boolean"}),
+                make_group("state"),
+                make_group("sliding", "chunked", width=integer(1, 64)),
             ]
         },
         "default": [{"type": "full", "block": 2, "layers": 1}],
@@ -89,7 +91,9 @@ CONFIG: Mapping[str, Schema] = {
 * `groups`: the groups of layers that attend to the same positions and share a table.
   `block` is the number of tokens of a block; in a state group, `block` is the distance
   between kept states. `width` is the width of a window, the token itself included, or of
-  a chunk.
+  a chunk. If `lags` is true, a step may leave the group out: its layers then neither read
+  nor write. From the first token on that they left out, the request has no content in
+  the group.
 * `blocks`: the number of blocks for requests, over all groups.
 * `hash_block`: the length of a hit is a multiple of this number; null for the largest
   number that divides every block size.
@@ -97,7 +101,8 @@ CONFIG: Mapping[str, Schema] = {
 * `drop_last`: whether the last unit of the longest possible hit is computed again to get
   its outputs (EAGLE).
 * `extra_keys`: whether requests may have adapters and extras.
-* `lookahead`: the maximum number of drafts.
+* `lookahead`: the maximum number of drafts. A step with drafts writes a state after the
+  last confirmed token, as every step, and a state after each draft.
 * `host`: the number of host blocks, to which device blocks are offloaded; 0 for none.
   A disk counts as more host blocks: no answer and no check depends on where a block
   outside the device is stored.
@@ -131,6 +136,11 @@ def get_unit(config: Config) -> int:
     return int(config["hash_block"] or gcd(*(item["block"] for item in config["groups"])))
 
 
+def can_lag(config: Config) -> bool:
+    """Tells whether a step may leave out a group."""
+    return any(group.get("lags") for group in config["groups"])
+
+
 def list_groups(config: Config) -> list[int]:
     """Returns the number of the group of each layer that writes."""
     groups = enumerate(config["groups"])
@@ -146,6 +156,8 @@ def why_illegal_config(config: Config) -> str | None:
         return "a hybrid needs groups of at least two types"
     if kind != HYBRID and {f"paged-{item}" for item in types} != {kind}:
         return f"{kind} may only have groups of the type {kind.removeprefix('paged-')}"
+    if all(group.get("lags") for group in config["groups"]):
+        return "a group must not lag"
     for group in config["groups"]:
         if group["block"] % get_unit(config):
             return (
@@ -158,11 +170,6 @@ def why_illegal_config(config: Config) -> str | None:
         return f"reads: {reason}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
-    if "state" in types and config["lookahead"]:
-        return (
-            "lookahead must be 0 with a group of the type state, because a state"
-            " cannot take back drafts"
-        )
     return None
 
 
@@ -196,7 +203,7 @@ class Transfer(NamedTuple):
     Attributes:
         request: the request that the transfer was begun for.
         blocks: the number of device blocks that are copied.
-        content: the content that the request had computed when its offload began; None
+        content: the content that all groups had computed when its offload began; None
             for a `load`, or if the content must not be reused any more.
     """
 
@@ -212,6 +219,9 @@ class Part(NamedTuple):
         name, request: the request.
         start, end: the step computes the positions [start, end).
         tags: the tags of the positions [0, end).
+        length: the number of tokens; the positions from `length` on are drafts.
+        lost: the first position without content in groups that may lag.
+        lags: whether the step leaves out these groups.
     """
 
     name: str
@@ -219,6 +229,18 @@ class Part(NamedTuple):
     end: int
     request: Request
     tags: Sequence[int]
+    length: int
+    lost: int
+    lags: bool
+
+    def count_valid(self, group: Group) -> int:
+        """Returns how many of the positions [0, end) have content in a group."""
+        return self.lost if group.lags else self.end
+
+    def list_written(self, group: Group) -> list[int]:
+        """Lists the tags of what a group writes: where it lacks content, another tag."""
+        valid, positions = self.count_valid(group), range(self.start, self.end)
+        return [self.tags[at if at < valid else 0] for at in positions]
 
 
 Step = Sequence[Part]
@@ -265,7 +287,10 @@ class PagedModel:
 
     def __init__(self, config: Config, rows: bool = True) -> None:
         self.config, self.rows = config, rows
-        groups = [Group(item["type"], item.get("width", 0)) for item in config["groups"]]
+        groups = [
+            Group(item["type"], item.get("width", 0), item.get("lags", False))
+            for item in config["groups"]
+        ]
         self.blocks = [item["block"] for item in config["groups"]]
         self.unit, self.whole = get_unit(config), lcm(*self.blocks)
         dropped = self.unit if config["drop_last"] else 0
@@ -352,14 +377,16 @@ class PagedModel:
 
     # --- steps --------------------------------------------------------------------------
 
-    def launch(self) -> None:
-        """Launches the planned step."""
+    def launch(self, lags: bool) -> None:
+        """Launches the planned step. `lags`: whether it leaves out groups that lag."""
         step = []
         for name in self.cache.step:
             request = self.cache.requests[name]
-            tags = self.list_tags(request, 0, request.end)
-            step.append(Part(name, request.begun, request.end, request, tags))
-        self.cache.launch()
+            start, end, length = request.begun, request.end, len(request.tokens)
+            tags = self.list_tags(request, 0, end)
+            lost = min([end, *request.skipped, *[start] * lags])
+            step.append(Part(name, start, end, request, tags, length, lost, lags))
+        self.cache.launch(lags)
         self.flights.append(step)
         self.lost.append(0)
         self.leaning.clear()
@@ -428,7 +455,8 @@ class PagedModel:
         requests = self.cache.requests.values()
         computed = any(item.computed for item in requests)  # blocks outside the window
         past = any(tokens for _, tokens in self.cache.past)
-        return self.cache.prefix_cache and (computed or past)
+        partly = can_lag(self.config)  # some groups may have content that others lack
+        return self.cache.prefix_cache and (computed or past or partly)
 
     def may_put_off(self, name: str, start: int, count: int) -> bool:
         """Tells whether the backend may postpone a request with states despite free room.
@@ -476,7 +504,7 @@ class PagedModel:
         """Records a new transfer of `copied` blocks."""
         request, content = self.cache.requests[op["request"]], None
         if op["op"] == "offload":
-            content = request.get_content(request.computed - 1)
+            content = self.cache.get_complete(request)
             self.copied += copied
         if self.copied > self.config["host"]:
             self.happened.add("host-full")
@@ -573,10 +601,13 @@ class PagedModel:
             start: the position where its step begins.
             end: the position where its step ends.
         """
-        total, last = 0, end + self.config["lookahead"]
+        total, drafts = 0, self.config["lookahead"]
         for group, block in zip(self.cache.groups, self.blocks, strict=True):
-            # A state group has the state before the step, and a state at each block end.
-            first = max(0, start - 1) if group.type == "state" else group.first(start)
+            first, last = group.first(start), end + drafts
+            if group.type == "state":
+                # The state before the step, a state at each block end, and after drafts.
+                first, last = max(0, start - 1), end
+                total += drafts
             total += -(-last // block) - first // block
             # A block is copied if the request writes to it and another request needs it.
             copies = bool(self.unit % block or self.past[name] & COPYING)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
+from msgspec import UnsetType
+
 from lockstep.harness.backends.driver.messages import KEYS
 from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
@@ -37,7 +39,12 @@ from lockstep.harness.contracts.paged.branches import (
     Reset,
     Rewind,
 )
-from lockstep.harness.contracts.paged.model import MOST_LENGTH, MOST_REQUESTS, PagedModel
+from lockstep.harness.contracts.paged.model import (
+    MOST_LENGTH,
+    MOST_REQUESTS,
+    PagedModel,
+    can_lag,
+)
 from lockstep.harness.contracts.paged.transfers import (
     Failed,
     Landed,
@@ -316,28 +323,42 @@ class Schedule(GoingOn):
 class Launch(PagedOperation):
     """Begins to compute the planned step. The scheduler goes on: it plans the next step,
     and may preempt, free and offload requests of unfinished steps. Steps execute in the
-    order of their launches.
+    order of their launches. If `lags` is true, the step leaves out the groups that may
+    lag, which then neither write nor read.
 
     Answer: `{}`.
     """
 
     name, weight = "launch", 8
     effect = Effect.ADDS
-    messages = {"launch": ({}, {})}
+    messages = {"launch": ({"lags": bool | UnsetType}, {})}
     answer = schemas.record()
     writes, has_misuse = True, False
-    text = "launch the step"
+    fields: ClassVar[Mapping[str, Schema]] = {
+        "lags": {"type": "boolean", "default": False}
+    }
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        if len(model.flights) >= model.config["flight"]:
+        if len(model.flights) >= self.get_limit(model):
             return f"{len(model.flights)} steps are unfinished"
+        if op["lags"] and not can_lag(model.config):
+            return "no group may lag"
         return None if model.cache.step else "the step is empty"
 
+    def get_limit(self, model: PagedModel) -> int:
+        """Returns how many steps may be unfinished after the operation."""
+        limit: int = model.config["flight"]
+        return limit
+
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        return {}
+        return {"lags": can_lag(model.config) and not source.below(3)}
+
+    def describe(self, op: Op) -> str:
+        left_out = " without the groups that may lag" * op.get("lags", False)
+        return f"{self.text or f'{self.name} the step'}{left_out}"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        model.launch()
+        model.launch(op["lags"])
         return {}
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
@@ -354,6 +375,7 @@ class Finish(Launch):
 
     name, weight = "finish", 5
     messages = {"finish": ({}, {})}
+    fields: ClassVar[Mapping[str, Schema]] = {}
     answer = schemas.record(
         caches=schemas.list_of(
             schemas.record(first=schemas.NUMBER, slots=schemas.TAGS),
@@ -364,6 +386,9 @@ class Finish(Launch):
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         return None if model.flights else "no step is unfinished"
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        return {}
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         """Ends the step, and returns the content that each request reads.
@@ -379,8 +404,8 @@ class Finish(Launch):
                     tags = part.tags[max(0, part.start - 1) : part.start]
                     answers.append({"state": tags})
                 else:
-                    first = group.first(part.start)
-                    answers.append({"first": first, "slots": part.tags[first:]})
+                    first, valid = group.first(part.start), part.count_valid(group)
+                    answers.append({"first": first, "slots": part.tags[first:valid]})
             model.has_loaded |= "loaded" in model.past[part.name]
         return {"caches": answers}
 
@@ -388,27 +413,30 @@ class Finish(Launch):
         system.verify_attention()
 
 
-class Run(Finish):
-    """Computes the step at once: each layer writes all new positions, then reads.
+class Run(Launch):
+    """Computes the step at once: each layer writes all new positions, then reads. If
+    `lags` is true, the groups that may lag neither write nor read.
 
     Answer: `caches`: an entry for each group of each request, in the order of the step.
     `first`: the oldest position that the request's tokens attend to; `slots`: the tags
-    from `first` on. For a state group, `state`: the tag of the last token that the state
-    had read before the step, if there is any.
+    from `first` on, without those that a group has left out, and all later tags. For a
+    state group, `state`: the tag of the last token that the state had read before the
+    step, if there is any.
     """
 
     name, weight = "run", 8
-    messages = {"run": ({}, {})}
-    text = "run the step"
+    messages = {"run": ({"lags": bool | UnsetType}, {})}
+    answer = Finish.answer
 
-    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        if model.flights:
-            return f"{len(model.flights)} steps are unfinished"
-        return None if model.cache.step else "the step is empty"
+    def get_limit(self, model: PagedModel) -> int:
+        return 1
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        model.launch()
-        return super().run_reference(op, model)
+        super().run_reference(op, model)
+        return OPERATIONS["finish"].run_reference(op, model)
+
+    def verify(self, op: Op, system: Any, model: PagedModel) -> None:
+        system.verify_attention()
 
 
 class Accept(GoingOn):

@@ -119,11 +119,13 @@ def list_simpler(op: Op) -> Iterator[Op]:
         yield {**op, "drafts": op["drafts"][:count], "kept": min(op["kept"], count)}
     if op.get("reuse") is False:
         yield {**op, "reuse": True}
+    if op.get("lags"):
+        yield {**op, "lags": False}
 
 
 def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-    """Yields configs with one reading layer or one group fewer, one layer per group, or
-    smaller sizes."""
+    """Yields configs with one reading layer or one group fewer, one layer per group, a
+    group that does not lag, or smaller sizes."""
     groups, reads = config["groups"], config["reads"]
     for index in range(len(reads)):
         yield {**config, "reads": replace_at(reads, index)}, ops
@@ -133,7 +135,8 @@ def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         if group["layers"] > 1:
             plain = replace_at(groups, index, {**group, "layers": 1})
             yield leave_out_layers(config, index, plain), ops
-        for simpler in list_lower(group, {"block": 1, "width": 1}):
+        prompt = [{**group, "lags": False}] if group.get("lags") else []
+        for simpler in (*prompt, *list_lower(group, {"block": 1, "width": 1})):
             yield {**config, "groups": replace_at(groups, index, simpler)}, ops
 
 

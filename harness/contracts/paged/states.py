@@ -6,8 +6,8 @@ from functools import cache
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.paged.domain import CHOICES, GROUPS
-from lockstep.harness.contracts.paged.model import PagedModel, get_unit
+from lockstep.harness.contracts.paged.domain import GROUPS
+from lockstep.harness.contracts.paged.model import PagedModel, can_lag, get_unit
 from lockstep.harness.contracts.states import (
     State,
     StateTable,
@@ -71,6 +71,7 @@ STATES = (
     State("inside-block", lambda case: any(case.list_filled()), "long-blocks"),
     State("window-passed", lambda case: case.has_passed("sliding"), "windows"),
     State("chunk-passed", lambda case: case.has_passed("chunked"), "chunks"),
+    State("lagging", lambda case: bool(case.request.skipped), "lags"),
     State("hit", needs="hits"),
     State("partial-hit", needs="hits partial"),
     State("missed"),
@@ -139,6 +140,7 @@ def can_have(state: str, config: Config) -> bool:
     missing = {
         "window-passed": "sliding" not in types,
         "chunk-passed": "chunked" not in types,
+        "lagging": not can_lag(config),
         "hit": not config["prefix_cache"],
         "partial-hit": not config["prefix_cache"] or blocks <= {get_unit(config)},
         **dict.fromkeys(("drafted", "kept", "rejected"), not config["lookahead"]),
@@ -194,14 +196,14 @@ def list_features(kind: str, declared: Kind) -> set[str]:
     used = set().union(*types)
     blocks = {group["block"] for groups in models for group in groups}
     hashes = config.get("hash_block", (None,))
-    lookahead = max(config.get("lookahead", CHOICES["lookahead"]))
     features = {
         "long-blocks": blocks != {1},
         "windows": "sliding" in used,
         "chunks": "chunked" in used,
+        "lags": any(can_lag({"groups": groups}) for groups in models),
         "hits": True in config.get("prefix_cache", (True,)),
         "partial": kind != "paged-state" and any(size is not None for size in hashes),
-        "drafts": lookahead and any("state" not in names for names in types),
+        "drafts": any(config.get("lookahead", ["state" not in names for names in types])),
         "host": any(config.get("host", (0,))),
         "extra_keys": any(config.get("extra_keys", (False,))),
         "flight": any(config.get("flight", (0,))),
@@ -226,7 +228,7 @@ def is_left_out(declared: Kind, op: str, name: str, value: int) -> bool:
     )
 
 
-COMPUTED = "block-end inside-block window-passed chunk-passed shared"
+COMPUTED = "block-end inside-block window-passed chunk-passed lagging shared"
 RULES = (
     never("the step is not empty", "none", "run launch"),
     never("it holds nothing", "waiting", "run launch finish preempt"),

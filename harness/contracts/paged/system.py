@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_index, read_list, require_index
-from lockstep.harness.contracts.operation import Answer, Op
+from lockstep.harness.contracts.operation import Answer, Config, Op
 from lockstep.harness.contracts.paged import checks, reading
 from lockstep.harness.contracts.paged.contents import (
     Contents,
     Memory,
+    Slot,
     copy_blocks,
     list_state_positions,
     locate,
@@ -22,6 +23,7 @@ from lockstep.harness.contracts.paged.model import (
     PagedModel,
     Part,
     Step,
+    can_lag,
     list_groups,
     name_group,
 )
@@ -38,6 +40,9 @@ class GroupStep(NamedTuple):
     part: Part
     group: int
     table: Table
+
+    def locate(self, config: Config, position: int) -> Slot | None:
+        return locate(config, self.table, self.group, position, self.part.length)
 
 
 class Flight(NamedTuple):
@@ -221,14 +226,18 @@ class PagedSystem(System):
         """Launches and finishes a step at once; `model` is the reference after the
         step."""
         self.prepare(model.ran)
-        return self.execute(self.cache.run, model)
+        return self.execute(partial(self.cache.run, *self.list_lags(model.ran)), model)
 
     def launch_step(self, model: PagedModel) -> Answer:
         self.prepare(model.flights[-1])
-        self.cache.launch()
+        self.cache.launch(*self.list_lags(model.flights[-1]))
         if "reuse" in self.declared.tells:
             self.flights[-1].entries.extend(self.list_entries())
         return {}
+
+    def list_lags(self, step: Step) -> list[bool]:
+        """Lists the arguments of `run` and `launch`."""
+        return [step[0].lags] * can_lag(self.config)
 
     def finish_step(self, model: PagedModel) -> Answer:
         return self.execute(self.cache.finish, model)
@@ -261,7 +270,7 @@ class PagedSystem(System):
             for task in flight.tasks
         ]
         for task in flight.tasks:
-            self.write(task, self.contents.device)
+            self.write(task, self.contents.device, model)
         answers = [
             self.answer(task, state, model)
             for task, state in zip(flight.tasks, states, strict=True)
@@ -296,14 +305,14 @@ class PagedSystem(System):
                         f" to {list(table)} before the step has finished; return a copy",
                     )
 
-    def foresee(self) -> Memory:
+    def foresee(self, model: PagedModel) -> Memory:
         """Returns the contents of device blocks once the launched steps have finished."""
         if not self.flights:
             return self.contents.device
         memory = dict(self.contents.device)
         for flight in self.flights:
             for task in flight.tasks:
-                self.write(task, memory)
+                self.write(task, memory, model)
             copy_blocks(memory, memory, flight.copies)
         return memory
 
@@ -319,21 +328,23 @@ class PagedSystem(System):
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
-    def write(self, task: GroupStep, memory: Memory) -> None:
-        """Writes the tokens or the state of the step to the slots in the table."""
-        if isinstance(task.table, Ring):
+    def write(self, task: GroupStep, memory: Memory, model: PagedModel) -> None:
+        """Writes the tokens or the states of the step to the slots in the table."""
+        name, start, end, _, _, length, _, lags = task.part
+        group = model.cache.groups[task.group]
+        if isinstance(task.table, Ring) or (lags and group.lags):
             return
-        name, start, end, _, tags = task.part
-        positions: Sequence[int] = range(start, end)
-        is_state = self.is_state(task.group)
-        if is_state:
+        tags = dict(enumerate(task.part.list_written(group), start))
+        positions, due = [*tags], start
+        if group.type == "state":
             block = self.groups[task.group]["block"]
-            positions = list_state_positions(start, end, block)
+            positions = list_state_positions(start, end, block, length)
+            due = min(end, length) - 1
         for position in positions:
-            slot = locate(self.config, task.table, task.group, position)
+            slot = task.locate(self.config, position)
             if slot is not None:
                 memory[slot] = task.group, tags[position]
-            elif position == end - 1 or not is_state:
+            elif position >= due:
                 raise Broken(
                     "table",
                     f"position {position} of request {name}, group {task.group},"
@@ -349,14 +360,15 @@ class PagedSystem(System):
         answer = {"where": where, "first": first}
         if isinstance(task.table, Ring):  # see `move_arrays`
             return answer
-        return {**answer, "slots": self.read(task, first, task.part.end)}
+        valid = task.part.count_valid(model.cache.groups[task.group])
+        return {**answer, "slots": self.read(task, first, valid)}
 
     def read(self, task: GroupStep, begin: int, end: int) -> list[Any]:
         """Reads the content of each position: a tag, or a description if the content is
         not a token."""
         contents: list[Any] = []
         for position in range(begin, end):
-            slot = locate(self.config, task.table, task.group, position)
+            slot = task.locate(self.config, position)
             content = None if slot is None else self.contents.device.get(slot)
             if slot is None:
                 contents.append("no slot")
@@ -377,6 +389,9 @@ class PagedSystem(System):
         self.attended = []
         tasks = flight.tasks
         for layer, group in enumerate(self.group_of):
+            attention = model.cache.groups[group]
+            if model.ran[0].lags and attention.lags:
+                continue
             is_state = self.is_state(group)
             move = self.move_states if is_state else self.move_tokens
             field = "state" if is_state else "slots"
@@ -385,6 +400,8 @@ class PagedSystem(System):
             items = zip(tasks[members], answers[members], moved, strict=True)
             for task, answer, seen in items:
                 if not is_state:
+                    lost = task.part.end - task.part.count_valid(attention)
+                    seen = seen[: len(seen) - lost]
                     seen = self.name_blocks(task, answer["first"], seen)
                 where = f"{answer['where']}, {self.name_layer(layer)}"
                 item = {**answer, "where": where, field: seen, "layers": []}
@@ -400,14 +417,15 @@ class PagedSystem(System):
         token."""
         named = list(seen)
         for at, content in enumerate(seen):
-            slot = locate(self.config, task.table, task.group, first + at)
+            slot = task.locate(self.config, first + at)
             if isinstance(content, str) and slot is not None:
                 named[at] = f"{content} (block {slot[0]})"
         return named
 
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader = self.readers[self.sources[layer]]
-        tags = [tag for part in model.ran for tag in part.tags[part.start : part.end]]
+        group = model.cache.groups[self.group_of[layer]]
+        tags = [tag for part in model.ran for tag in part.list_written(group)]
         pair = self.readers[layer].feed(tags)
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
@@ -436,7 +454,7 @@ class PagedSystem(System):
                 seen = part.tags[group.first(query) : query + 1]
                 explain = partial(self.explain_nan, part.name, self.group_of[layer])
                 case = attended[0, :, row], tags[row], seen, row, where, explain
-                if part in model.returned:
+                if part in model.returned and query < part.count_valid(group):
                     self.attended.append(partial(reader.judge, *case))
                 row += 1
 
@@ -512,7 +530,7 @@ class PagedSystem(System):
             device, host = contents.list_busy(False), contents.list_busy(True)
             checks.check_busy((*self.pool.free, *self.pool.cached), device, "")
             checks.check_host(self.pool.idle, host, self.host_capacity)
-        future = self.foresee()
+        future = self.foresee(model)
         if not model.cache.step:
             for name in holding:
                 checks.check_contents(model, name, tables[name], future)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from sys import maxsize
 from typing import Any, NamedTuple
 
 from lockstep.harness.contracts import CONTRACTS
@@ -30,6 +31,7 @@ class Request:
         end: the number of tokens that will be computed after the scheduled step.
         transfer: the transfer that the request waits for.
         awaited: the number of tokens that the transfer loads.
+        lost: the first position that steps left out in groups that may lag.
     """
 
     space: Space
@@ -39,6 +41,7 @@ class Request:
     end: int = 0
     transfer: str | None = None
     awaited: int = 0
+    lost: int = maxsize
 
     @property
     def known(self) -> Tokens:
@@ -47,15 +50,17 @@ class Request:
     def reset(self, end: int = 0) -> None:
         """Drops the drafts, and sets the number of computed tokens."""
         self.drafts, self.computed, self.end, self.transfer = (), end, end, None
+        self.lost = self.lost if self.lost < end else maxsize
 
 
-def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
+def hide(group: Mapping[str, Any], start: int, slots: Tags, lost: int) -> Answer:
     """Returns the tokens of `slots` that a group of layers reads in a step.
 
     Args:
         group: the group in the config.
         start: the position at which the step begins.
         slots: the tokens that full attention would read.
+        lost: the first position without content in the group, if it may lag.
     """
     if group["type"] == "state":
         return {"state": slots[start - 1 : start] if start else []}
@@ -64,16 +69,17 @@ def hide(group: Mapping[str, Any], start: int, slots: Tags) -> Answer:
         first = max(0, start + 1 - group["width"])
     if group["type"] == "chunked":
         first = start // group["width"] * group["width"]
-    return {"first": first, "slots": slots[first:]}
+    return {"first": first, "slots": slots[first : lost if group.get("lags") else None]}
 
 
 class Part(NamedTuple):
-    """The part of a request in a step: the position where the step begins, and the tags
-    of the request up to the end of the step."""
+    """The part of a request in a step: the position where the step begins, the tags of
+    the request up to the end of the step, and `lost` of the request after the step."""
 
     request: Request
     start: int
     tags: Tags
+    lost: int
 
 
 class PagedShadow(Shadow):
@@ -120,26 +126,27 @@ class PagedShadow(Shadow):
             request.drafts = request.drafts[: max(0, request.end - length)]
             self.step.append(step.op["request"])
 
-    def list_parts(self) -> list[Part]:
-        """Lists the parts of the scheduled step."""
+    def list_parts(self, step: Step) -> list[Part]:
+        """Lists the parts of the scheduled step, which `step` launches."""
         parts = []
         for request in map(self.requests.__getitem__, self.step):
             ends = range(1, request.end + 1)
             prefixes = [(request.space, request.known[:end]) for end in ends]
             tags = [self.known[prefix] for prefix in prefixes]
-            parts.append(Part(request, request.computed, tags))
+            lost = min(request.lost, request.computed if step.op["lags"] else maxsize)
+            parts.append(Part(request, request.computed, tags, lost))
         return parts
 
     def write_launch(self, step: Step) -> None:
-        self.flights.append(self.list_parts())
+        self.flights.append(self.list_parts(step))
         self.write_run(step)
 
     def write_finish(self, step: Step) -> None:
         self.flights.pop(0)
 
     def write_run(self, step: Step) -> None:
-        for request in map(self.requests.__getitem__, self.step):
-            request.computed = request.end
+        for request, _, _, lost in self.list_parts(step):
+            request.computed, request.lost = request.end, lost
         self.step = []
 
     def write_accept(self, step: Step) -> None:
@@ -186,7 +193,8 @@ class PagedShadow(Shadow):
             origin = self.requests[op.get("source", op.get("request"))]
             end = op.get("to", origin.computed)
             tokens = origin.known[:end] + tuple(op["tokens"])
-            request = Request(origin.space, tokens, (), end, end)
+            request = Request(origin.space, tokens, lost=origin.lost)
+            request.reset(end)
             self.requests[op.get("target", op.get("request"))] = request
             self.put(step, request)
 
@@ -206,9 +214,9 @@ class PagedShadow(Shadow):
         """Returns the tokens that each group of layers reads in a step."""
         if step.name not in ("run", "finish"):
             return None
-        parts = self.list_parts() if step.name == "run" else self.flights[0]
+        parts = self.list_parts(step) if step.name == "run" else self.flights[0]
         caches = [
-            hide(group, part.start, part.tags)
+            hide(group, part.start, part.tags, part.lost)
             for part in parts
             for group in self.config["groups"]
         ]

@@ -19,6 +19,7 @@ from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.lists import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
+from lockstep.harness.contracts.paged.domain import DRAFTING
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
     PARTS,
@@ -271,7 +272,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-rotating": {"keep": (0, 0, 1, 2)},
     "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
-    **{kind: {"flight": (0, 1, 2)} for kind in CONTRACTS["paged"].kinds},
+    **{kind: {"flight": (0, 1, 2), **values} for kind, values in DRAFTING.items()},
 }
 """The values of config fields that are drawn only if a backend declares the fields."""
 
