@@ -37,8 +37,8 @@ class Admitting(Manager):
             self.last = {"chunk": 0, "prompt": known, "output": self.most}[self.admits]
         return super().schedule(name, count)
 
-    def plan(self, tables: Any, start: int, end: int, is_held: bool) -> Any:
-        return super().plan(tables, start, max(end, self.last), is_held)
+    def plan(self, tables: Any, start: int, end: int, *more: Any) -> Any:
+        return super().plan(tables, start, max(end, self.last), *more)
 
 
 class Forgetting(Admitting):
@@ -52,8 +52,8 @@ class Forgetting(Admitting):
 class Miserly(Admitting):
     """Reserves two blocks more than it needs."""
 
-    def plan(self, tables: Any, start: int, end: int, is_held: bool) -> Any:
-        [(missing, shared)] = super().plan(tables, start, end, is_held)
+    def plan(self, tables: Any, *more: Any) -> Any:
+        [(missing, shared)] = super().plan(tables, *more)
         return [([*missing, 6, 7] if not tables[0] else missing, shared)]
 
 

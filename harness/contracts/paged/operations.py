@@ -351,7 +351,7 @@ class Launch(PagedOperation):
         return limit
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        return {"lags": can_lag(model.config) and not source.below(3)}
+        return {"lags": True} if can_lag(model.config) and source.below(3) == 0 else {}
 
     def describe(self, op: Op) -> str:
         left_out = " without the groups that may lag" * op.get("lags", False)
