@@ -75,6 +75,10 @@ class Engine(Protocol):
         """Runs requests that are submitted at the same time; returns their results in
         the same order."""
 
+    def fork(self, request: Generation, answers: int) -> Sequence[Completion]:
+        """Runs a request with several answers, which the engine generates from one
+        computation of the prompt; returns all of them."""
+
     def begin(self, request: Generation) -> Stream:
         """Submits a request, and returns while the engine runs it."""
 

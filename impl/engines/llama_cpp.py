@@ -47,6 +47,12 @@ names its slot replaces its cache (see the README of impl/peers)."""
 
 SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
 
+FORKING, NAMED_FORKING = (
+    replace(kind, operations=kind.operations | {"fork"}) for kind in (TOGETHER, NAMED)
+)
+"""For servers without the host's prompt cache, or with unified cells: see the README of
+impl/peers."""
+
 FULL, SLIDING = "serving-full", "serving-sliding"
 WINDOWED = (SLIDING, "serving-mixed", "serving-sinks")
 RECURRENT = ("serving-convolution", "serving-state")
@@ -77,11 +83,16 @@ ROWS: Mapping[str, Row] = {
     "llama-cpp-no-checkpoints": Row({"n_ctx_checkpoints": 0}, SAVED, WINDOWED, share=4),
     "llama-cpp-recurrent": Row({"n_ctx_checkpoints": 0}, SAVED, RECURRENT, share=16),
     "llama-cpp-checkpoints": Row({}, SAVED, (SLIDING,)),
-    "llama-cpp-unified": Row({"kv_unified": True, "kv_unified_per_slot": CONTEXT}),
+    "llama-cpp-forks": Row({}, FORKING),
+    "llama-cpp-unified": Row(
+        {"kv_unified": True, "kv_unified_per_slot": CONTEXT}, FORKING
+    ),
     "llama-cpp-cache-reuse": Row({"n_cache_reuse": 1}, NAMED),
-    "llama-cpp-swa-full": Row({"swa_full": True, "cache_ram_mib": 0}, NAMED, (SLIDING,)),
+    "llama-cpp-swa-full": Row(
+        {"swa_full": True, "cache_ram_mib": 0}, NAMED_FORKING, (SLIDING,)
+    ),
     "llama-cpp-batch": Row({"n_batch": 8, "n_ubatch": 4}),
-    "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}),
+    "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}, FORKING),
     "llama-cpp-q8": Row({"cache_type_k": Q8, "cache_type_v": Q8}),
     "llama-cpp-q4": Row({"cache_type_k": Q4, "cache_type_v": Q4}, NAMED),
     "llama-cpp-ngram": Row(
@@ -200,6 +211,7 @@ def make_backend(name: str) -> Backend:
     no_checkpoints,
     recurrent,
     checkpoints,
+    forks,
     unified,
     cache_reuse,
     swa_full,

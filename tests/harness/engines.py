@@ -37,6 +37,17 @@ class ToyEngine:
         begun = [self.begin(request) for request in requests]
         return [stream.read(stream.left) for stream in begun]
 
+    def fork(self, request: Generation, answers: int) -> list[Completion]:
+        """Computes the prompt once; each answer has a copy of its K and V."""
+        stream = self.begin(request)
+        return [copied.read(copied.left) for copied in self.copy(stream, answers)]
+
+    def copy(self, stream: ToyStream, answers: int) -> list[ToyStream]:
+        return [
+            replace(stream, tokens=[*stream.tokens], cached=[*stream.cached])
+            for _ in range(answers)
+        ]
+
     def begin(self, request: Generation) -> ToyStream:
         if not request.prompt:
             raise ValueError("the prompt is empty")
@@ -226,6 +237,13 @@ class MixesBatch(ToyEngine):
         return answers[::-1] if len(set(same)) == 1 else answers
 
 
+class SharesAnswers(ToyEngine):
+    """The answers to one prompt share the K and V of their generated tokens."""
+
+    def copy(self, stream: ToyStream, answers: int) -> list[ToyStream]:
+        return [replace(stream) for _ in range(answers)]
+
+
 class IsBlurred(ToyEngine):
     """Holds the last token of a reused prefix twice."""
 
@@ -239,7 +257,7 @@ class IsBlurred(ToyEngine):
 MISTAKES: Sequence[type[ToyEngine]] = (
     *(KeepsFirst, ComparesLengths, KeepsAborted, IgnoresFlush, SeesTooFar, SeesTooNear),
     *(MovesReused, SwapsValues, LosesLayer, DropsRow, RepeatsToken, MixesBatch),
-    IsBlurred,
+    *(SharesAnswers, IsBlurred),
 )
 
 
@@ -267,5 +285,6 @@ toy = make_backend
     drops_row,
     repeats_token,
     mixes,
+    shares_answers,
     blurred,
 ) = ((lambda kind=kind: make_backend(kind)) for kind in MISTAKES)

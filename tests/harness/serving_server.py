@@ -179,7 +179,9 @@ class Handler(BaseHTTPRequestHandler):
             self.stream(ids)
         else:
             usage = {"prompt_tokens_details": {"cached_tokens": 7}}
-            self.send(200, {"choices": [self.choose(ids)], "usage": usage})
+            answers = 1 if fake.mistake == "one answer" else body.get("n", 1)
+            choices = [self.choose(ids)] * answers
+            self.send(200, {"choices": choices, "usage": usage})
 
     def choose(self, ids: list[int]) -> dict[str, Any]:
         """Returns a choice that tells the ids in the chosen way."""

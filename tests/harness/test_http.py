@@ -20,7 +20,7 @@ from lockstep.harness.jobs.pools import open_pool
 from lockstep.harness.jobs.settings import Settings
 from tests.harness.serving_server import CONFIG, Fake, serving, write_description
 
-EVERY = {"complete", "queue", "run", "interrogate", "begin", "read", "abort"}
+EVERY = {"complete", "queue", "run", "interrogate", "fork", "begin", "read", "abort"}
 
 
 @pytest.fixture
@@ -86,8 +86,11 @@ def test_the_handshake_finds_slots_and_flushes(probe: str) -> None:
         engine = backend.open({})
         engine.save(1, "s1")
         engine.complete([Generation([1, 2, 3, 4], 1, slot=1)])
+        several = engine.fork(Generation([1, 2, 3, 4], 2), 3)
+        assert [list(answer.ids) for answer in several] == [[1, 2]] * 3
+        assert fake.seen[-1][1].items() >= {"n": 3, "temperature": 0.01}.items()
         engine.flush()
-        saved, asked, *erased = fake.seen[-4:]
+        saved, asked, _, *erased = fake.seen[-5:]
         assert saved == ("/slots/1?action=save", {"filename": "s1"})
         assert asked[1]["id_slot"] == 1
         assert [path for path, _ in erased] == [
@@ -100,6 +103,12 @@ def test_the_handshake_finds_slots_and_flushes(probe: str) -> None:
         assert declared.operations == EVERY | {"flush"}
         backend.open({}).flush()
         assert fake.seen[-1] == ("/reset_prefix_cache", {})
+
+
+def test_a_server_that_gives_one_answer_cannot_fork(probe: str) -> None:
+    with serving(Fake("one answer")) as fake:
+        (declared,) = load(fake, probe).contracts["serving"].values()
+    assert declared.operations == EVERY - {"fork"}
 
 
 def test_a_flush_waits_for_aborted_requests(probe: str) -> None:

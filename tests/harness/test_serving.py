@@ -246,6 +246,7 @@ EVERYTHING = (
     {"op": "abort", "request": "e"},
     {"op": "interrogate", "request": "c", "head": 0},
     complete(0),
+    {"op": "fork", "request": "f", "new": 8, "count": 2, "answers": 3},
 )
 
 
@@ -258,12 +259,12 @@ def test_a_script_sends_the_requests(tells: str, mistake: str, tmp_path: Any) ->
         command = [sys.executable, str(path), fake.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     prompts = [body["prompt"] for path, body in fake.seen if body]
-    assert [len(prompt) for prompt in prompts] == [7, *(5, 5), 4, 3, *[7] * 6, 0]
+    assert [len(prompt) for prompt in prompts] == [7, *(5, 5), 4, 3, *[7] * 6, 0, 8]
     assert [body["id_slot"] for _, body in fake.seen if body and "id_slot" in body] == [
         0,
         1,
     ]
-    wrong = 11 if mistake else 0
+    wrong = 12 if mistake else 0
     assert f"\n{wrong} wrong answers\n" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == bool(mistake)
 

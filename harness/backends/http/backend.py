@@ -183,6 +183,9 @@ def find_kind(engine: CompletionEngine, form: Form, config: Mapping[str, Any]) -
     """Finds out the operations of a server."""
     request = Generation([0, 1, 2, 3], 1)
     operations = {"complete", "queue", "run", "interrogate"}
+    with suppress(ValueError, Broken):
+        if len(engine.fork(request, 2)) == 2:  # others ignore the number of answers
+            operations.add("fork")
     if works(lambda: engine.begin(request).read(1)):
         operations |= {"begin", "read", "abort"}
     if form.flush or (form.slots and works(engine.flush)):

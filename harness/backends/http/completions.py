@@ -24,6 +24,10 @@ from lockstep.harness.core.errors import Broken, clean, format_error
 
 COMPLETIONS = "/v1/completions"
 
+FORKED = 0.01
+"""The temperature of a request with several answers, which vLLM refuses at 0. Tokens of a
+probe are far apart: at this temperature, only the best token is sampled."""
+
 # --- transport --------------------------------------------------------------------------
 
 
@@ -122,6 +126,11 @@ def decode(data: bytes, type: type[Decoded]) -> Decoded:
 
 def read_answer(data: bytes) -> Completion:
     """Reads the tokens of an answer, or of an event of a streamed answer."""
+    return read_answers(data)[0]
+
+
+def read_answers(data: bytes) -> list[Completion]:
+    """Reads the tokens of each choice of an answer; without choices, no tokens."""
     answer = decode(data, Answer)
     if answer.error is not None:
         message = f"the server answered: {clean(answer.error.message)}"
@@ -130,10 +139,10 @@ def read_answer(data: bytes) -> Completion:
         raise Broken("malformed", message)
     details = answer.usage and answer.usage.prompt_tokens_details
     cached = details.cached_tokens if details else None
-    if not answer.choices:
-        return Completion([], None, cached)
-    choice = answer.choices[0]
-    return Completion(list_ids(choice), list_logprobs(choice.logprobs), cached)
+    return [
+        Completion(list_ids(choice), list_logprobs(choice.logprobs), cached)
+        for choice in answer.choices or [Choice()]
+    ]
 
 
 def list_ids(choice: Choice) -> Sequence[int]:
@@ -206,6 +215,10 @@ class CompletionEngine:
 
     def run(self, request: Generation) -> Completion:
         return read_answer(self.transport.post(COMPLETIONS, self.make_body(request)))
+
+    def fork(self, request: Generation, answers: int) -> Sequence[Completion]:
+        body = self.make_body(request, n=answers, temperature=FORKED)
+        return read_answers(self.transport.post(COMPLETIONS, body))
 
     def begin(self, request: Generation) -> CompletionStream:
         call = self.transport.start(COMPLETIONS, self.make_body(request, stream=True))

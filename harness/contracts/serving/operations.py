@@ -166,6 +166,32 @@ class Run(ServingOperation):
         return system.run()
 
 
+class Fork(RequestOperation):
+    """Runs a request that has several answers to one prompt.
+
+    Answer: `caches`: for each answer, `generated`.
+    """
+
+    name, weight, has_misuse = "fork", 4, False
+    fields: ClassVar[Mapping[str, Schema]] = {**PROMPT, "answers": integer(2, 4)}
+    answer = schemas.record(caches=schemas.list_of(GENERATED))
+
+    def draw_fields(self, source: Source, model: ServingModel) -> Fields:
+        fields = super().draw_fields(source, model)
+        return fields and {**fields, "answers": source.pick((2, 3, 4))}
+
+    def describe(self, op: Op) -> str:
+        return f"{super().describe(op)}; {op['answers']} answers"
+
+    def run_reference(self, op: Op, model: ServingModel) -> Answer:
+        request = model.start(op, "done")
+        request.read = len(request.generated)
+        return {"caches": [answer(request.generated)] * op["answers"]}
+
+    def run_backend(self, op: Op, system: ServingSystem, model: ServingModel) -> Answer:
+        return system.fork(op, model)
+
+
 class Begin(RequestOperation):
     """Submits a request, whose tokens `read` returns while other requests run."""
 
@@ -351,6 +377,7 @@ OPERATIONS = index(
         Complete(),
         Queue(),
         Run(),
+        Fork(),
         Begin(),
         Read(),
         Abort(),

@@ -14,7 +14,7 @@ from lockstep.harness.contracts.rewrites import (
     simplify_each,
 )
 
-MINIMUMS = {"before": 0, "gap": 0, "new": 0, "back": 1, "at": 0, "count": 1}
+MINIMUMS = {"before": 0, "gap": 0, "new": 0, "back": 1, "at": 0, "count": 1, "answers": 2}
 
 
 def list_simpler(op: Op) -> Iterator[Op]:
@@ -22,7 +22,8 @@ def list_simpler(op: Op) -> Iterator[Op]:
     if "pieces" not in op:
         return
     if op["op"] != "complete":
-        yield {**op, "op": "complete"}
+        simple = {name: value for name, value in op.items() if name != "answers"}
+        yield {**simple, "op": "complete"}
     if op["pieces"]:
         length = sum(max(0, end - begin) for begin, end in op["pieces"])
         plain = {**op, "of": None, "pieces": [], "gap": 0}
@@ -31,7 +32,7 @@ def list_simpler(op: Op) -> Iterator[Op]:
     for name in ("slot", "head", "about"):
         if op[name] is not None:
             yield {**op, name: None}
-    given = {name: least for name, least in MINIMUMS.items() if op[name] is not None}
+    given = {name: least for name, least in MINIMUMS.items() if op.get(name) is not None}
     yield from list_lower(op, given)
     for index, (begin, end) in enumerate(op["pieces"]):
         yield {**op, "pieces": replace_at(op["pieces"], index)}

@@ -111,7 +111,9 @@ TABLE = StateTable(
         State("idle"),
     ],
     [
-        only("only a prompt has these states", REQUEST_STATES, "complete queue begin"),
+        only(
+            "only a prompt has these states", REQUEST_STATES, "complete queue fork begin"
+        ),
         only(
             "a prompt has other states",
             "idle",

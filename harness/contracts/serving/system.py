@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lockstep.harness.backends.engine import Completion, Engine, Generation, Stream
@@ -77,7 +77,19 @@ class ServingSystem(System):
         Args:
             named: the name for messages → the request.
         """
-        answer = self.ask(lambda: self.engine.complete(list(named.values())))
+        return self.collect(lambda: self.engine.complete(list(named.values())), named)
+
+    def fork(self, op: Op, model: ServingModel) -> Answer:
+        generation, count = self.make_generation(op, model), op["answers"]
+        named = {
+            f"request {op['request']}, answer {number}": generation
+            for number in range(count)
+        }
+        return self.collect(lambda: self.engine.fork(generation, count), named)
+
+    def collect(self, call: Callable[[], Any], named: Mapping[str, Generation]) -> Answer:
+        """Calls the engine, and reads a result for each of the requests `named`."""
+        answer = self.ask(call)
         if "error" in answer:
             return answer
         completions = read_list(answer.get("result"), "complete", len(named))

@@ -32,18 +32,21 @@ def send(prompt: list[int], count: int, **more: Any) -> Any:
 
 
 def read(answer: Any) -> list[int]:
-    """Returns the ids of the generated tokens in an answer or in a part of a stream."""
-    choice = (answer["choices"] or [{}])[0]
-    logprobs = choice.get("logprobs") or {}
-    ids = [token["id"] for token in logprobs.get("content") or ()]
-    words = map(int, re.findall("t([0-9]+)", choice.get("text", "")))
-    return choice.get("token_ids") or ids or list(words)
+    """Returns the ids of the generated tokens of all choices in an answer or in a part of
+    a stream."""
+    generated = []
+    for choice in answer["choices"]:
+        logprobs = choice.get("logprobs") or {}
+        ids = [token["id"] for token in logprobs.get("content") or ()]
+        words = map(int, re.findall("t([0-9]+)", choice.get("text", "")))
+        generated += choice.get("token_ids") or ids or list(words)
+    return generated
 
 
-def complete(request: tuple[list[int], Any, dict[str, int]]) -> Any:
+def complete(request: tuple[list[int], Any, dict[str, Any]]) -> Any:
     prompt, expected, more = request
     try:
-        count = 1 if expected == REFUSED else len(expected)
+        count = 1 if expected == REFUSED else len(expected) // more.get("n", 1)
         with send(prompt, count, **more) as answer:
             return read(json.load(answer))
     except HTTPError as error:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 from lockstep.harness import __version__
+from lockstep.harness.backends.http.completions import FORKED
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.scripts import client
 from lockstep.harness.programs.program import Program, walk
@@ -61,6 +62,9 @@ def list_steps(program: Program) -> Iterator[str]:
         request = model.get_ids(current.prompt), expected, slot
         if name == "complete":
             yield f"({name!r}, {[request]}),"
+        elif name == "fork":
+            forked = {**slot, "n": op["answers"], "temperature": FORKED}
+            yield f"('complete', {[(request[0], expected * op['answers'], forked)]}),"
         elif name == "queue":
             queued.append(request)
         elif name == "run":
