@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,48 @@ def find(heads: Sequence[Head], usual: Ask, tokens: Sequence[Token]) -> int | No
     return found[-1] if len({tokens[position] for position in found}) == 1 else None
 
 
+class Shift(NamedTuple):
+    """What an engine drops when a request fills the context, so that it can go on.
+
+    Attributes:
+        context: the number of tokens that the engine holds.
+        keep: the number of first tokens that are never dropped.
+    """
+
+    context: int
+    keep: int
+
+    def drop(self, tokens: list[Token]) -> list[Token]:
+        """Returns the tokens that the engine holds when it computes the last of `tokens`.
+
+        If they fill the context, it has dropped the older half of the tokens between the
+        kept ones and the last one. The tokens behind take the positions of these.
+        """
+        if len(tokens) < self.context:
+            return tokens
+        dropped = (len(tokens) - 1 - self.keep) // 2
+        return tokens[: self.keep] + tokens[self.keep + dropped :]
+
+
 def generate(
-    heads: Sequence[Head], usual: Ask, prompt: Sequence[Token], count: int
+    heads: Sequence[Head],
+    usual: Ask,
+    prompt: Sequence[Token],
+    count: int,
+    shift: Shift | None = None,
 ) -> list[Token] | None:
     """Lists the `count` tokens that the model generates behind a prompt.
 
     Returns:
         The tokens; None if the weights of the model determine one of them (see `find`).
     """
-    tokens = list(prompt)
+    tokens, generated = list(prompt), []
     for _ in range(count):
         position = find(heads, usual, tokens)
         if position is None:
             return None
+        generated.append(tokens[position])
         tokens.append(tokens[position])
-    return tokens[len(prompt) :]
+        if shift is not None:
+            tokens = shift.drop(tokens)
+    return generated

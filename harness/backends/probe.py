@@ -50,7 +50,7 @@ CONFIG: Mapping[str, Schema] = {
     "window": optional(integer(1, 8192)),
     "content": {**integer(64, 1 << 16), "default": 2048},
     "context": {**integer(8, 16_384), "default": 1024},
-    "distance": {**integer(1, 64), "default": 3},
+    "distance": {**integer(1, 1024), "default": 3},
 }
 """The fields of a config that determine a probe. `window` is null for a kind without
 windows."""

@@ -46,6 +46,16 @@ NAMED = Kind(COMPLETE, {"context": (CONTEXT,), "slots": (SLOTS,)}, refuses=True)
 names its slot replaces its cache (see the README of impl/peers)."""
 
 SAVED = replace(NAMED, operations=COMPLETE | {"save", "restore"})
+SHIFTING = replace(
+    SAVED,
+    config={
+        **SAVED.config,
+        "keep": (0, 4, 1),
+        "distance": (CONTEXT // 2 - 1, CONTEXT // 2 - 4, 3),
+        "content": (2048,),
+    },
+)
+"""The usual ask mostly reaches the first tokens of a context that has been shifted."""
 
 FORKING, NAMED_FORKING = (
     replace(kind, operations=kind.operations | {"fork"}) for kind in (TOGETHER, NAMED)
@@ -92,6 +102,9 @@ ROWS: Mapping[str, Row] = {
         {"swa_full": True, "cache_ram_mib": 0}, NAMED_FORKING, (SLIDING,)
     ),
     "llama-cpp-batch": Row({"n_batch": 8, "n_ubatch": 4}),
+    "llama-cpp-shift": Row(
+        {"ctx_shift": True, "n_ctx_checkpoints": 0}, SHIFTING, share=16
+    ),
     "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}, FORKING),
     "llama-cpp-q8": Row({"cache_type_k": Q8, "cache_type_v": Q8}),
     "llama-cpp-q4": Row({"cache_type_k": Q4, "cache_type_v": Q4}, NAMED),
@@ -172,7 +185,8 @@ class LlamaCpp(CompletionEngine):
                 **settings,
             }
         )
-        super().__init__(Handlers(server), Form({"logprobs": 1}, slots=SLOTS), SECONDS)
+        fields = {"logprobs": 1, "n_keep": config.get("keep") or 0}
+        super().__init__(Handlers(server), Form(fields, slots=SLOTS), SECONDS)
 
     def close(self) -> None:
         super().close()
@@ -216,6 +230,7 @@ def make_backend(name: str) -> Backend:
     cache_reuse,
     swa_full,
     batch,
+    shift,
     no_host_cache,
     q8,
     q4,

@@ -10,7 +10,7 @@ from lockstep.harness.backends.backend import Backend, Kind
 from lockstep.harness.backends.engine import NO_ARRAYS, Completion, Generation
 from lockstep.harness.backends.probe import Probe, get_probe
 from lockstep.harness.contracts.serving import SERVING
-from lockstep.reference.serving import Ask, Token, find
+from lockstep.reference.serving import Ask, Shift, Token, find
 
 Cached = list[Token | None]
 """The tokens whose K and V a sequence holds, by position; None for overwritten memory."""
@@ -51,7 +51,8 @@ class ToyEngine:
     def begin(self, request: Generation) -> ToyStream:
         if not request.prompt:
             raise ValueError("the prompt is empty")
-        if len(request.prompt) + request.count > self.probe.context:
+        added = request.count if self.config["keep"] is None else 1
+        if len(request.prompt) + added > self.probe.context:
             raise ValueError("the request is longer than the context")
         tokens = [self.get_token(number) for number in request.prompt]
         kept = self.reuse(tokens)
@@ -76,6 +77,11 @@ class ToyEngine:
 
     def find(self, cached: Cached) -> int | None:
         return find(self.probe.heads, self.probe.usual, cached)  # type: ignore[arg-type]
+
+    def drop(self, tokens: list[Any]) -> list[Any]:
+        """Drops what a full context must lose."""
+        keep = self.config["keep"]
+        return tokens if keep is None else Shift(self.probe.context, keep).drop(tokens)
 
     def load(self, stream: ToyStream, position: int) -> Token | None:
         """Returns the token whose V is at a position."""
@@ -109,6 +115,8 @@ class ToyStream:
             ids.append(probe.first_ids[-1] if token is None else probe.get_id(token))
             self.tokens.append(probe.get_token(ids[-1]) or 0)
             self.cached.append(self.tokens[-1])
+            self.tokens = self.engine.drop(self.tokens)
+            self.cached = self.engine.drop(self.cached)
         self.left -= count
         if not self.left:
             self.engine.keep(self)
@@ -242,6 +250,14 @@ class SharesAnswers(ToyEngine):
 
     def copy(self, stream: ToyStream, answers: int) -> list[ToyStream]:
         return [replace(stream) for _ in range(answers)]
+
+
+class DropsFirst(ToyEngine):
+    """Drops also the first tokens, which it must keep, when the context is full."""
+
+    def drop(self, tokens: list[Any]) -> list[Any]:
+        kept = super().drop(tokens)
+        return kept if kept is tokens else tokens[len(tokens) - len(kept) :]
 
 
 class IsBlurred(ToyEngine):

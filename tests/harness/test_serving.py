@@ -25,6 +25,7 @@ from tests.harness.building import count_cells, draw_some, make
 from tests.harness.engines import (
     MISTAKES,
     ComparesLengths,
+    DropsFirst,
     IsBlurred,
     ToyEngine,
     make_backend,
@@ -82,6 +83,23 @@ def test_a_mistake_is_found(engine: type[ToyEngine]) -> None:
 
 
 KIND = "serving-sliding"
+
+
+SHIFTED = {"keep": (1, 4), "context": (64,), "distance": (31,)}
+
+
+def test_what_a_full_context_drops_is_looked_at() -> None:
+    full = DECLARED["serving-full"]
+    declared = replace(full, config=SHIFTED)
+    programs = draw_some(40, "serving", "serving-full", declared)
+    cells = set(SERVING.list_cells("serving-full", declared))
+    missing = cells - count_cells(programs).keys()
+    assert not [cell for cell in missing if cell[0] == "shifted"]
+    results = [
+        [run(program, make_backend(engine)).divergence for program in programs]
+        for engine in (ToyEngine, DropsFirst)
+    ]
+    assert not any(results[0]) and any(results[1])
 
 
 def test_another_first_tag_changes_no_answer() -> None:

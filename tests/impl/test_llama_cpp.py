@@ -135,7 +135,7 @@ def test_its_port_is_a_backend(engine: Any, tmp_path: Path) -> None:
     write(CONFIG, "gguf", "float32", tmp_path)
     backend = load_server(engine.transport.address.url, Limits(probe=str(tmp_path)))
     (declared,) = backend.contracts["serving"].values()
-    both = llama_cpp.SAVED.operations | llama_cpp.TOGETHER.operations
+    both = llama_cpp.SAVED.operations | llama_cpp.FORKING.operations
     assert declared.operations == both and declared.refuses
     assert declared.config["slots"] == (llama_cpp.SLOTS,)
     programs = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.reference.serving import Ask, Head, Token, find, generate
+from lockstep.reference.serving import Ask, Head, Shift, Token, find, generate
 
 USUAL = Ask(0, 2)
 
@@ -56,3 +56,26 @@ def test_what_a_head_finds(
 )
 def test_what_a_model_generates(prompt: list[Token], tokens: list[Token] | None) -> None:
     assert generate([Head()], USUAL, prompt, 4) == tokens
+
+
+@pytest.mark.parametrize(
+    ("keep", "tokens", "held"),
+    [
+        (0, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]),  # room for one more
+        (0, [1, 2, 3, 4, 5, 6], [3, 4, 5, 6]),  # 2 of 5
+        (1, [1, 2, 3, 4, 5, 6], [1, 4, 5, 6]),  # 2 of 4
+        (3, [1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 6]),  # 1 of 2
+    ],
+)
+def test_what_a_full_context_drops(
+    keep: int, tokens: list[Token], held: list[Token]
+) -> None:
+    assert Shift(6, keep).drop(tokens) == held
+
+
+def test_a_model_goes_on_behind_its_context() -> None:
+    """Each token asks for the token 4 before it, or one position less. The model holds
+    1 2 3 4 5, then 1 fills the context; it holds 3 4 5 1, then 3 4 5 1 3; 3 fills it."""
+    prompt: list[Token] = [1, 2, 3, 4, 5]
+    assert generate([Head()], Ask(0, 4), prompt, 4) == [1, 2, 3, 4]
+    assert generate([Head()], Ask(0, 4), prompt, 4, Shift(6, 0)) == [1, 3, 3, 5]

@@ -46,7 +46,7 @@ class ServingContract(Contract):
     kinds = KINDS
     config = CONFIG
     choices = CHOICES
-    opt_in = frozenset({"slots", "scope"})
+    opt_in = frozenset({"slots", "keep", "scope"})
     operations = OPERATIONS
     required = ("complete",)
     table = TABLE

@@ -23,20 +23,22 @@ MOST_TRIED = 4
 """The number of drawn asks until the answer of one is defined by the reference."""
 
 
-def draw_request(source: Source, model: ServingModel) -> Fields:
-    """Draws the fields of an operation with a prompt, or None."""
+def draw_request(source: Source, model: ServingModel, **more: Any) -> Fields:
+    """Draws the fields of an operation with a prompt and the fields `more`, or None."""
     free = [name for name in NAMES if name not in model.list_states("queued", "open")]
     if not free:
         return None
     unused = [name for name in free if name not in model.requests]
     name = source.pick(unused[:1] or free)
-    fields = complete({"request": name, **draw_prompt(source, model)})
+    fields = complete({"request": name, **draw_prompt(source, model), **more})
     slots = model.config["slots"]
     if slots is not None:
         fields["slot"] = source.pick((None, *range(slots)))
     prompt = model.make_prompt(fields)
-    room = min(MOST_GENERATED, model.config["context"] - len(prompt) - 1)
-    is_long = source.below(RARE) == 0
+    room = MOST_GENERATED
+    if model.get_shift(fields) is None:
+        room = min(room, model.config["context"] - len(prompt) - 1)
+    is_long = source.below(RARE if model.shift is None else 4) == 0
     fields["count"] = max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20))
     for _ in range(MOST_TRIED):
         asked = {**fields, **draw_ask(source, model, prompt)}
@@ -56,7 +58,10 @@ def complete(fields: Mapping[str, Any]) -> dict[str, Any]:
 def draw_prompt(source: Source, model: ServingModel) -> dict[str, Any]:
     """Draws the tokens of a prompt."""
     known = [name for name, request in model.requests.items() if request.tokens]
-    new = min(source.pick(LENGTHS), model.config["context"] // 2)
+    half = model.config["context"] // 2
+    new = min(source.pick(LENGTHS), half)
+    if model.shift is not None and source.below(2):
+        new += half  # the usual ask may then reach the tokens that a full context keeps
     way = source.below(8)
     if not known or way == 0:
         return {"new": new}

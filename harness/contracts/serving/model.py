@@ -13,17 +13,20 @@ from lockstep.harness.contracts.layer.model import CONFIG as LAYER_CONFIG
 from lockstep.harness.contracts.operation import Answer, Config, Held, HeldToken, Op
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.layers import count_common
-from lockstep.reference.serving import Ask, Token, generate
+from lockstep.reference.serving import Ask, Shift, Token, generate
 
 CONFIG: Mapping[str, Schema] = {
     **PROBE,
     "alphabet": optional(integer(2, 64)),
     "slots": optional(integer(1, 64)),
+    "keep": optional(integer(0, 64)),
     **{name: LAYER_CONFIG[name] for name in ("dtype", "scope")},
 }
 """The fields of the probe, and others. `alphabet` is the number of different tags, so
 that a model that drafts tokens is wrong at times; null if all tags differ. `slots` is the
-number of slots that a request can name; null if it names none."""
+number of slots that a request can name; null if it names none. `keep` is the number of
+first tokens that the engine keeps when a request fills the context; null if it refuses a
+request that exceeds the context. See `reference.serving.Shift`."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "layers": (1, 2),
@@ -43,6 +46,8 @@ def why_illegal_config(config: Config) -> str | None:
     None."""
     if (config["kind"] in WINDOWED) != (config["window"] is not None):
         return f"window is a field of {' and '.join(WINDOWED)} only, which need it"
+    if config["keep"] is not None and 2 * config["keep"] > config["context"]:
+        return "keep must be at most half of the context"
     if config["distance"] >= config["context"]:
         return "distance must be less than the context"
     return None
@@ -57,17 +62,23 @@ class Request:
         generated: the tokens that the model generates.
         state: "done", "queued" (it waits for `run`), "open" (a stream) or "aborted".
         read: the number of generated tokens that the program has read.
+        shift: what the engine drops; None if no request exceeds the context.
     """
 
     prompt: Sequence[Token]
     generated: Sequence[Token]
     state: str = "done"
     read: int = 0
+    shift: Shift | None = None
 
     @property
     def tokens(self) -> list[Token]:
-        """The prompt and the generated tokens that were read."""
-        return [*self.prompt, *self.generated[: self.read]]
+        """The prompt and the generated tokens that were read, without dropped tokens."""
+        tokens = list(self.prompt)
+        for token in self.generated[: self.read]:
+            tokens = [*tokens, token]
+            tokens = self.shift.drop(tokens) if self.shift else tokens
+        return tokens
 
 
 @dataclass(eq=False)
@@ -93,6 +104,8 @@ class ServingModel:
     def __post_init__(self) -> None:
         self.probe = get_probe(self.config)
         self.current = Request((), ())
+        context, keep = self.config["context"], self.config["keep"]
+        self.shift = None if keep is None else Shift(context, keep)
 
     # --- prompts ------------------------------------------------------------------------
 
@@ -131,6 +144,11 @@ class ServingModel:
         token = about[op["at"]]
         return Ask(op["head"], token) if isinstance(token, int) else "asks about an ask"
 
+    def get_shift(self, op: Op) -> Shift | None:
+        """Returns what the engine drops for a request. It drops nothing if the request
+        has several answers."""
+        return None if "answers" in op else self.shift
+
     def make_request(self, op: Op) -> Request | str:
         """Returns the request of an operation, or the reason why it is illegal.
 
@@ -152,12 +170,15 @@ class ServingModel:
         if isinstance(ask, str):
             return ask
         tokens = [*prompt, ask] if ask else prompt
-        if not tokens or len(tokens) + op["count"] > self.config["context"]:
+        shift = self.get_shift(op)
+        added = 1 if shift else op["count"]
+        if not tokens or len(tokens) + added > self.config["context"]:
             return Request(tokens, [])
-        generated = generate(self.probe.heads, self.probe.usual, tokens, op["count"])
+        heads, usual = self.probe.heads, self.probe.usual
+        generated = generate(heads, usual, tokens, op["count"], shift)
         if generated is None:
             return "the answer depends on the weights of the probe"
-        return Request(tokens, generated)
+        return Request(tokens, generated, shift=shift)
 
     def start(self, op: Op, state: str) -> Request:
         """Notes the request of a legal operation; if it is refused, only as `current`."""

@@ -177,8 +177,7 @@ class Fork(RequestOperation):
     answer = schemas.record(caches=schemas.list_of(GENERATED))
 
     def draw_fields(self, source: Source, model: ServingModel) -> Fields:
-        fields = super().draw_fields(source, model)
-        return fields and {**fields, "answers": source.pick((2, 3, 4))}
+        return draw_request(source, model, answers=source.pick((2, 3, 4)))
 
     def describe(self, op: Op) -> str:
         return f"{super().describe(op)}; {op['answers']} answers"

@@ -10,7 +10,7 @@ from lockstep.harness.backends.probe import Probe
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.serving.model import Request, ServingModel
 from lockstep.harness.contracts.states import State, StateTable, never, only
-from lockstep.reference.serving import Ask, Head, Token
+from lockstep.reference.serving import Ask, Head, Token, generate
 
 MANY = 8
 """Caches of few requests have evicted some after so many requests."""
@@ -60,6 +60,18 @@ class Situation(NamedTuple):
         tokens = len(self.request.prompt) + len(self.request.generated)
         return bool(self.model.config["context"] - tokens < 2)
 
+    def shows_shift(self) -> bool:
+        """Tells whether the answer shows which tokens the engine has dropped."""
+        request, probe = self.request, self.model.probe
+        if request.shift is None or self.is_short():
+            return False
+        same = generate(probe.heads, probe.usual, request.prompt, len(request.generated))
+        return same != request.generated
+
+    def is_short(self) -> bool:
+        tokens = len(self.request.prompt) + len(self.request.generated)
+        return bool(tokens <= self.model.config["context"])
+
     def is_long(self) -> bool:
         """Tells whether the prompt is longer than the window of the asked head."""
         window = self.head.window
@@ -80,7 +92,7 @@ class Situation(NamedTuple):
 REQUEST_STATES = (
     "first-request nothing-shared longer same-prompt branch moved one-token full-context"
     " many-requests after-aborted beside-streams after-flush after-restore named-slot"
-    " beyond-window asks-beyond asks-content asks-follower asks-stranger"
+    " beyond-window shifted asks-beyond asks-content asks-follower asks-stranger"
 )
 
 TABLE = StateTable(
@@ -102,6 +114,7 @@ TABLE = StateTable(
         State("after-restore", lambda s: "restored" in s.model.past, "restore"),
         State("named-slot", needs="slots"),
         State("beyond-window", Situation.is_long, "window"),
+        State("shifted", Situation.shows_shift, "shift"),
         State("asks-beyond", Situation.asks_beyond),
         State("asks-content", lambda s: s.head.finds == "content", "content"),
         State("asks-follower", lambda s: s.head.finds == "follower", "follower"),
@@ -119,6 +132,7 @@ TABLE = StateTable(
             "idle",
             "run read abort interrogate flush save restore",
         ),
+        never("the engine drops nothing for several answers", "shifted", "fork"),
         never("no request is open", "several-streams", "flush save restore"),
     ],
 )
@@ -145,4 +159,5 @@ def list_features(probe: Probe, declared: Kind) -> set[str]:
     features |= {"strangers"} if echoing - {"distance"} else set()
     features |= {"window"} if any(head.window for head in probe.heads) else set()
     slots = declared.config.get("slots", (None,))
+    features |= {"shift"} if set(declared.config.get("keep", ())) - {None} else set()
     return features | ({"slots"} if any(slots) else set())
