@@ -67,9 +67,9 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 
 FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
+"""The numbers of blocks drawn if all groups are states; a request needs few states."""
 FOR_DRAFTS = (16, 24, 40)
-"""The numbers of blocks drawn if all groups are states; a request needs few states, but a
-state for each draft in addition."""
+"""Further numbers if there are states and drafts, which need a state each."""
 
 # --- small domains ----------------------------------------------------------------------
 
