@@ -129,8 +129,8 @@ def test_one_that_is_correct_agrees(name: str) -> None:
 WRONG: dict[type[Manager], tuple[Sequence[Op], str, str, str]] = {
     ChangesTables: (
         *((*CHUNKS, FINISH), "table", "finish"),
-        "the table of request a, group 0, was [0] when its step was launched, and was"
-        " changed to [0, 1] before the step has finished; return a copy",
+        "the tables of request a were [[0]] when its step was launched, and were changed"
+        " to [[0, 1]] before the step has finished; return a copy",
     ),
     FreesAtOnce: (
         *(LOADED, "contents", "landed"),

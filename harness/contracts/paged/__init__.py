@@ -173,8 +173,9 @@ class PagedContract(Contract):
         if model.goes_far and source.below(8 if model.is_bound else 3):
             names = (*propose_next(model), *("finish" for _ in model.flights))
             steps = ("launch", "finish") if model.flights else ("run", "launch")
-            expanded = [steps if name == "run" else (name,) for name in names]
-            following = [name for group in expanded for name in group]
+            following = [
+                x for name in names for x in (steps if name == "run" else [name])
+            ]
             operations = [name for name in following if name in operations] or operations
         return super().draw_operation(source, model, operations)
 

@@ -39,12 +39,10 @@ class LettingGo(OnRequest):
         Returns all `names` if there are none, or if `goes_far` is False.
         """
         launched = [name for name in names if model.cache.requests[name].launched]
-        if launched:
-            return launched
         owners = set(map(model.find_owner, model.transfers))
         loaded = {name for name in names if "loaded" in model.past[name]}
         preferred = [name for name in names if name in owners | loaded]
-        return preferred if model.goes_far and preferred else names
+        return launched or (preferred if model.goes_far and preferred else names)
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
         if request.scheduled and model.leaning - {op["request"]}:

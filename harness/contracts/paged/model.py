@@ -358,13 +358,10 @@ class PagedModel:
         step.
         """
         if op["op"] in ("run", "finish"):
-            planned = self.cache.step if op["op"] == "run" else []
-            returned = [part.name for part in self.returned]
-            names = planned or [name for name in returned if name in self.cache.requests]
             return [
-                (f"request {name}, {name_group(self.config, number)}", tokens)
-                for name in names
-                for tokens in [self.list_tokens(name)]
+                (f"request {part.name}, {name_group(self.config, number)}", tokens)
+                for part in self.returned
+                for tokens in [self.list_tokens(part.name)]
                 for number in range(len(self.cache.groups))
             ]
         names = sorted(self.cache.requests, key=lambda name: name != op.get("request"))

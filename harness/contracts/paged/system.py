@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ from lockstep.harness.core.payload import Margins
 NO_TOKEN = -1
 
 
+Settled = Sequence[tuple[str, int, int]]
+"""(request, begin, end) of tokens that have just become known and computed."""
+
+
 class GroupStep(NamedTuple):
     """The part of one request in a step, and its table in one group."""
 
@@ -49,15 +54,14 @@ class Flight(NamedTuple):
     """A launched step.
 
     Attributes:
-        step: the parts of the requests.
-        told: for each part, the tables as the backend returned them at the launch.
+        step: for each request, its part, the tables that the backend returned at the
+            launch, and a copy of these tables.
         tasks: what each group does for each request.
         copies: the blocks to copy after the step, for later steps.
         entries: the entries after the launch, if they are promised after the step.
     """
 
-    step: Step
-    told: Sequence[Any]
+    step: Sequence[tuple[Part, Any, Tables]]
     tasks: Sequence[GroupStep]
     copies: list[tuple[int, int]]
     entries: list[Entry]
@@ -245,13 +249,12 @@ class PagedSystem(System):
     def prepare(self, step: Step) -> None:
         """Keeps what a step that is launched must do, and the tables of its requests."""
         self.copy_blocks()
-        told = [self.cache.tables(part.name) for part in step]
+        told = [(part, self.cache.tables(part.name)) for part in step]
+        kept = [(part, tables, self.freeze(tables, part.name)) for part, tables in told]
         tasks = [
-            GroupStep(part, group, table)
-            for part, tables in zip(step, told, strict=True)
-            for group, table in enumerate(self.freeze(tables, part.name))
+            GroupStep(part, *item) for part, _, copy in kept for item in enumerate(copy)
         ]
-        self.flights.append(Flight(step, told, tasks, [], []))
+        self.flights.append(Flight(kept, tasks, [], []))
 
     def execute(self, end: Callable[[], object], model: PagedModel) -> Answer:
         """Acts as the model in the oldest step: writes and reads in every layer, then
@@ -261,7 +264,7 @@ class PagedSystem(System):
             end: tells the backend that the step has ended.
             model: the reference after the step.
         """
-        flight = self.flights[0]
+        flight = self.flights.pop(0)
         self.check_frozen(flight)
         states = [
             self.read(task, task.part.start - 1, task.part.start)
@@ -271,39 +274,31 @@ class PagedSystem(System):
         ]
         for task in flight.tasks:
             self.write(task, self.contents.device, model)
-        answers = [
-            self.answer(task, state, model)
-            for task, state in zip(flight.tasks, states, strict=True)
-        ]
+        pairs = zip(flight.tasks, states, strict=True)
+        answers = [self.answer(task, state, model) for task, state in pairs]
         if self.stores:
             self.move_arrays(flight, answers, model)
         end()
         self.contents.copy(flight.copies)
-        self.flights.pop(0)
         settled = [part[:3] for part in model.returned]
         self.check_published(settled, model, flight.entries)
-        pairs = zip(flight.tasks, answers, strict=True)
-        return {"caches": [item for task, item in pairs if task.part in model.returned]}
+        both = zip(flight.tasks, answers, strict=True)
+        return {"caches": [item for task, item in both if task.part in model.returned]}
 
-    def freeze(self, tables: Any, name: str) -> Sequence[Table]:
-        """Returns copies of the tables of a request, which do not change any more."""
-        return [
-            Ring(tuple(table.blocks)) if isinstance(table, Ring) else tuple(table)
-            for table in reading.read_tables(tables, name, len(self.groups), self.stores)
-        ]
+    def freeze(self, tables: Any, name: str) -> Tables:
+        """Returns a copy of the tables of a request, which does not change any more."""
+        return deepcopy(reading.read_tables(tables, name, len(self.groups), self.stores))
 
     def check_frozen(self, flight: Flight) -> None:
         """Raises Broken if tables have changed since the launch of their step."""
-        at = iter(flight.tasks)
-        for part, tables in zip(flight.step, flight.told, strict=True):
-            for table, task in zip(self.freeze(tables, part.name), at, strict=False):
-                if table != task.table:
-                    raise Broken(
-                        "table",
-                        f"the table of request {part.name}, group {task.group}, was"
-                        f" {list(task.table)} when its step was launched, and was changed"
-                        f" to {list(table)} before the step has finished; return a copy",
-                    )
+        for part, tables, kept in flight.step:
+            if (changed := self.freeze(tables, part.name)) != kept:
+                raise Broken(
+                    "table",
+                    f"the tables of request {part.name} were {kept} when its step was"
+                    f" launched, and were changed to {changed} before the step has"
+                    " finished; return a copy",
+                )
 
     def foresee(self, model: PagedModel) -> Memory:
         """Returns the contents of device blocks once the launched steps have finished."""
@@ -549,10 +544,7 @@ class PagedSystem(System):
             checks.check_events(self.events, entries)
 
     def check_published(
-        self,
-        settled: Sequence[tuple[str, int, int]],
-        model: PagedModel,
-        former: Sequence[Entry] = (),
+        self, settled: Settled, model: PagedModel, former: Sequence[Entry] = ()
     ) -> None:
         """Checks that tokens which have just been computed, or confirmed, can be hit, or
         could be hit when there were `former` entries."""
