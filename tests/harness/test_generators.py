@@ -161,6 +161,7 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
         "data": ("tags", "backend"),
         "drop_last": (False, True),
         "host": (0, 4),
+        "flight": (0, 2),
     },
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
