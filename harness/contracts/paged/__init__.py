@@ -60,7 +60,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "finish": ("accept", "schedule", "launch", "rewind", "fork", "offload"),
     "accept": ("schedule",),
     "preempt": ("schedule", "match", "evict", "load"),
-    "free": ("open", "schedule", "evict", "save"),
+    "free": ("open", "schedule", "evict", "save", "reset"),
     "fork": ("schedule",),
     "rewind": ("schedule",),
     "evict": ("schedule", "match", "open", "load", "load"),

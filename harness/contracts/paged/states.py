@@ -118,7 +118,7 @@ UNAFFECTED = (
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
     never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),
     only(NO_EFFECT, "loading", "landed failed preempt free"),
-    only(NO_EFFECT, "loaded", "schedule run preempt free"),
+    only(NO_EFFECT, "loaded", "schedule run finish preempt free"),
     only(NO_EFFECT, "offloading", "run landed failed preempt free rewind evict"),
     only(NO_EFFECT, "host-full", "offload load landed failed"),
     only(NO_EFFECT, "orphaned", "schedule run landed failed offload load evict"),
