@@ -198,7 +198,7 @@ def test_loads_land_and_are_read() -> None:
         for program in draw_some(64, "paged", kind, declared):
             coverage: Coverage = Counter()
             run(program, cpu(), coverage=coverage)
-            reads[kind] += coverage["loaded", "run"] > 0
+            reads[kind] += coverage["loaded", "run"] + coverage["loaded", "finish"] > 0
             has_copied = any(op["op"] == "offload" for op in program.ops)
             resets[kind] += has_copied and coverage["none", "reset"] > 0
     assert reads.total() >= 5 * 64 / 8, reads
