@@ -27,7 +27,7 @@ LETTERS: Mapping[str, Callable[[int], str]] = {
 def merge(first: Op, second: Op) -> Op | None:
     """Merges two evictions into one, and a launch and a finish into a run."""
     if (first["op"], second["op"]) == ("launch", "finish"):
-        return {"op": "run"}
+        return {**first, "op": "run"}
     if first["op"] == second["op"] == "evict":
         return {**first, "count": min(256, first["count"] + second["count"])}
     return None
