@@ -461,8 +461,13 @@ class UnifiedCache(Protocol):
         exceptions: Sequence[int],
         multimodal: Sequence[int],
         reserve: bool,
+        coordinates: Sequence[Sequence[int]] = (),
     ) -> None:
         """Announces a pass; then `put` and `get` are called for every layer.
+
+        `coordinates` are given if the config has `sections`. Windows, removals and all
+        other positions mean t. At one position, a row sees the tokens up to its own
+        (y, x): those with a lower y, or with this y and at most this x.
 
         Args:
             positions: the position of each row.
@@ -473,6 +478,8 @@ class UnifiedCache(Protocol):
                 and adds nothing, and is never refused as full. `put` and `get` follow:
                 `put` stores nothing; K, V and mask of `get` may have any content, and
                 have at least as many columns as in any later pass.
+            coordinates: (y, x) of each row, whose position is t; empty if all rows are
+                text, where y = x = t.
 
         Room is the number of free cells; a token takes one cell, even if sequences share
         the token. A refused pass adds nothing. A causal cache does not
@@ -527,11 +534,11 @@ class UnifiedCache(Protocol):
         """Removes the tokens of a sequence at [begin, end); None for all from `begin` on.
 
         Later tokens move to positions lower by end - begin, and their keys are rotated to
-        these positions; an empty range also counts as a move, by 0. A refusal changes
-        nothing, except that in a wrapper, the caches before the refusing cache have
-        removed the tokens. If `Kind.atomic` is False, the content of the sequence is
-        undefined after a refusal, until `remove(sequence, 0, None)` clears it; other
-        sequences keep their content.
+        these positions; an empty range also counts as a move, by 0. All coordinates move
+        by the same distance. A refusal changes nothing, except that in a wrapper, the
+        caches before the refusing cache have removed the tokens. If `Kind.atomic` is
+        False, the content of the sequence is undefined after a refusal, until
+        `remove(sequence, 0, None)` clears it; other sequences keep their content.
 
         Raises: the first of these errors whose condition is true.
             "usage" error: begin > end, or an argument is out of range.
@@ -549,7 +556,8 @@ class UnifiedCache(Protocol):
 
         True if no memory limits the cache. Otherwise, False if the sequence has no
         tokens; else whether its lowest position <= max(0, position - window), and
-        position <= its highest position + 1. Missing positions in between do not matter.
+        position <= its largest coordinate + 1. Missing positions in between do not
+        matter.
         A recurrent cache also needs a state or checkpoint at position - 1, unless
         position is 0. An encoder returns True; a wrapper returns whether all its caches
         return True.

@@ -252,7 +252,7 @@ def get_simpler_configs(program: Program) -> Iterator[Program]:
     for name, schema in rules.config.items():
         old = program.config[name]
         for value in get_simpler(old, schema):
-            if isinstance(old, list) and len(value) == len(old):
+            if isinstance(value, list) and len(value) == len(old):
                 continue  # lower numbers in a list do not make it easier to read
             config = {**program.config, name: value}
             if rules.why_illegal(config) is None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from lockstep.impl.faults.fault import FAULTS, Fault
 
 LAYER = "buffers", "windows", "snapshots", "chunks", "quantized", "memory", "pooled"
-UNIFIED = "passes", "changes", "defragment", "states"
+UNIFIED = "passes", "changes", "defragment", "states", "axes"
 for name in (*LAYER, *UNIFIED, "prefix", "slots", "batches", "paged", "transfers"):
     import_module(f"{__name__}.{name}")  # each registers its faults
 

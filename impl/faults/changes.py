@@ -13,13 +13,13 @@ from lockstep.impl.shared.batch import Ints, PassRows
 @mistake("swa", 2, "ollama 1fc35f126")
 def can_resume_beyond_end(cache: Any) -> None:
     """Positions after the stored end count as resumable."""
-    edit(cache, "can_resume", " and position <= index.last + 1", "")
+    edit(cache, "can_resume", " and position <= self.cells.get_end(sequence)", "")
 
 
 @mistake("swa", 2, "ollama b42970063")
 def resume_evicted_window(cache: Any) -> None:
     """A sequence can be resumed where the window has been evicted."""
-    edit(cache, "can_resume", "begin >= index.first and ", "")
+    edit(cache, "can_resume", "begin >= first and ", "")
 
 
 @mistake("causal", 2, "ollama 3d9498a42")

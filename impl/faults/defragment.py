@@ -108,9 +108,8 @@ def defrag_range_stale(cache: Any) -> None:
     shown: list[Ints] = []
 
     def look_up(batch: PassRows, owner: int) -> Ints:
-        index = cells.indexes[owner]
         low = cache.get_low(batch.get_span(owner)[0])
-        starts: Ints = index.list_behind(low).copy()
+        starts: Ints = cells.list_behind(owner, low).copy()
         return starts
 
     def look_up_and_add(batch: PassRows) -> Ints:

@@ -73,6 +73,7 @@ class PassRows:
 
     Attributes:
         positions, sequences: int64 [rows].
+        places: int64 [rows], the positions as cells store them; see `Cells.unit`.
         shared: data shared by batches of the same sequences.
         owners: the distinct sequences, in order of first appearance.
         is_step: whether each row belongs to another sequence, as in a decode step.
@@ -109,6 +110,7 @@ class PassRows:
         self.positions = np.array(positions, np.int64)
         if np.count_nonzero(self.positions < 0):
             raise MisuseError(f"position {self.positions.min()} is negative")
+        self.places = self.positions
         self.shared = get_owners(tuple(sequences), count)
         self.sequences, self.owners = self.shared.sequences, self.shared.distinct
         self.is_step = len(self.owners) == rows

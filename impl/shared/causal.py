@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lockstep.impl.shared.axes import UNIT, check_sections, pack
 from lockstep.impl.shared.batch import (
     Ints,
     PassRows,
@@ -46,6 +47,8 @@ class Sizes:
         mask_padding: the number of rows of a mask is a multiple of this number.
         small: the largest number of values for which the simpler code is used; None for
             measured limits. It changes no content.
+        sections: for positions of three axes, the numbers of pairs of a key that turn by
+            t, y, x, t, … in turn. None for positions of one axis.
     """
 
     sequences: int
@@ -57,6 +60,7 @@ class Sizes:
     cache_padding: int = 1
     mask_padding: int = 1
     small: int | None = None
+    sections: Sequence[int] | None = None
 
     def get_small(self, usual: int) -> int:
         """Returns the limit for the simpler code: `small`, or `usual` if `small`
@@ -149,7 +153,8 @@ class CausalCacheBase(ABC):
         self.window, self.chunk = sizes.window or None, sizes.chunk or None
         self.memory = sizes.get_memory()
         few = sizes.get_small(FEW)
-        self.cells = Cells(sizes.count_cells(), sizes.sequences, few)
+        unit = UNIT if sizes.sections else 1
+        self.cells = Cells(sizes.count_cells(), sizes.sequences, few, unit)
         self.current: Pass | None = None
         self.mask: Any = None
 
@@ -162,17 +167,21 @@ class CausalCacheBase(ABC):
         exceptions: Sequence[int] = (),
         multimodal: Sequence[int] = (),
         reserve: bool = False,
+        coordinates: Sequence[Sequence[int]] = (),
     ) -> None:
         """Opens a pass with one token per row. Then call `put` and `get` for each layer.
 
         Args:
             positions, sequences, exceptions, multimodal: see `PassRows`.
             reserve: True to reserve memory for the largest pass and store nothing.
+            coordinates: (y, x) of each row, whose position is t. Empty if all rows are
+                text: then y = x = t.
 
         Raises:
             CacheFullError: there are not enough free cells. No pass is open.
         """
-        batch = self.make_batch(positions, sequences, exceptions, multimodal)
+        rows = positions, sequences, exceptions, multimodal
+        batch = self.make_batch(*rows, coordinates)
         self.close()
         if reserve:
             self.check_rows(batch)
@@ -182,10 +191,15 @@ class CausalCacheBase(ABC):
         self.refuse(batch)
         self.add(batch)
 
-    def make_batch(self, *rows: Sequence[int]) -> PassRows:
-        positions, sequences, exceptions, multimodal = rows
+    def make_batch(self, *rows: Sequence[Any]) -> PassRows:
+        positions, sequences, exceptions, multimodal, coordinates = rows
         count, most = self.sizes.sequences, self.sizes.batch
-        return PassRows(positions, sequences, exceptions, multimodal, count, most)
+        batch = PassRows(positions, sequences, exceptions, multimodal, count, most)
+        if self.sizes.sections:
+            batch.places = pack(batch.positions, coordinates)
+        elif len(coordinates):
+            raise MisuseError("coordinates need a cache that was opened with sections")
+        return batch
 
     def close(self) -> None:
         """Ends the pass."""
@@ -227,11 +241,12 @@ class CausalCacheBase(ABC):
         return low
 
     def compute_limits(self, batch: PassRows) -> Ints:
-        """Returns [2, rows]: for each row, the range [first, end) of visible
-        positions."""
+        """Returns [2, rows]: for each row, the range [first, end) of visible positions,
+        in units of the table of cells."""
         limits = np.empty((2, len(batch)), np.int64)
         limits[0] = self.get_low(batch.positions)
-        np.add(batch.positions, 1, out=limits[1])
+        limits[0] *= self.cells.unit
+        np.add(batch.places, 1, out=limits[1])
         if len(batch.free):
             limits[1, batch.free] = FAR
         return limits
@@ -286,6 +301,7 @@ class CausalCacheBase(ABC):
         """Allocates memory with these heads and dimensions; raises MisuseError if the
         memory has others."""
         if self.form is None:
+            check_sections(self.sizes.sections, form[1])
             self.allocate(*form)
             self.form = form
         self.check_form(form)
@@ -330,7 +346,7 @@ class CausalCacheBase(ABC):
             self.close()
             self.cells.drop(sequence, begin, None)
             return
-        following = self.cells.indexes[sequence].list_behind(end)
+        following = self.cells.list_behind(sequence, end)
         if len(following) and self.cells.is_shared(sequence, following):
             raise SharedError(
                 f"remove: the tokens from position {end} on would move, but sequence"
@@ -355,7 +371,8 @@ class CausalCacheBase(ABC):
         if not len(index):
             return False
         begin = max(0, position - self.window) if self.window is not None else 0
-        return begin >= index.first and position <= index.last + 1
+        first = index.first // self.cells.unit
+        return begin >= first and position <= self.cells.get_end(sequence)
 
     def save(self) -> Saved:
         """Returns a copy of the whole content."""
@@ -373,6 +390,7 @@ class CausalCacheBase(ABC):
             "memory": self.memory,
             "chunk": self.chunk,
             "shift": self.can_shift,
+            "sections": self.sizes.sections,
         }
 
     def check_load(self, saved: Saved) -> None:

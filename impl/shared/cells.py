@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lockstep.impl.shared.axes import get_end
 from lockstep.impl.shared.batch import Ints, PassRows
 from lockstep.impl.shared.errors import CacheFullError, MisuseError
 from lockstep.impl.shared.sequence_index import Indexes, Places
@@ -46,10 +47,12 @@ class Cells:
         count: number of cells.
         sequences: number of sequences, at most MAX_SEQUENCES.
         few: minimum number of cells to search first for free cells.
+        unit: the distance of two adjacent positions in the table and the indexes: 1; or
+            UNIT for positions of three axes, see `impl.shared.axes`.
 
     Attributes:
-        table: int64 [2, count], the position of each cell, and the set of its sequences
-            as bits. A cell without a bit is free.
+        table: int64 [2, count], the position of each cell, in units, and the set of its
+            sequences as bits. A cell without a bit is free.
         positions, bits: the two rows of `table`.
         left: the removed cells of each sequence whose bits are still in `table`.
         indexes: the cells of each sequence, so that a query for a few tokens does not
@@ -58,12 +61,12 @@ class Cells:
         lowest: no cell below this cell is free.
     """
 
-    def __init__(self, count: int, sequences: int, few: int = FEW) -> None:
+    def __init__(self, count: int, sequences: int, few: int = FEW, unit: int = 1) -> None:
         if not 0 < sequences <= MAX_SEQUENCES:
             raise MisuseError(
                 f"the number of sequences must be 1 … {MAX_SEQUENCES}, not {sequences}"
             )
-        self.count, self.few = count, few
+        self.count, self.few, self.unit = count, few, unit
         self.stored = np.zeros((2, count), np.int64)
         self.positions, _ = self.stored
         self.indexes = Indexes(sequences)
@@ -100,16 +103,16 @@ class Cells:
         rows = len(batch)
         self.check(rows)
         cells = self.find_free(rows)
-        self.positions[cells] = batch.positions
+        self.positions[cells] = batch.places
         self.bits[cells] = BITS[batch.sequences]
         self.unused -= rows
         self.lowest = int(cells[-1]) + 1
         if batch.is_step:
-            self.indexes.append(batch.sequences, batch.positions, cells)
+            self.indexes.append(batch.sequences, batch.places, cells)
             return cells
         for owner in batch.owners:
             owner_rows = batch.get_rows(owner)
-            self.indexes[owner].add(batch.positions[owner_rows], cells[owner_rows])
+            self.indexes[owner].add(batch.places[owner_rows], cells[owner_rows])
         return cells
 
     def check(self, rows: int) -> None:
@@ -150,8 +153,8 @@ class Cells:
     def drop(self, owner: int, begin: int, end: int | None) -> None:
         """Removes the sequence from its cells at positions [begin, end)."""
         index = self.indexes[owner]
-        first = index.find(begin)
-        last = index.get_span()[1] if end is None else index.find(end)
+        first = index.find(begin * self.unit)
+        last = index.get_span()[1] if end is None else index.find(end * self.unit)
         if first < last:
             self.freed.append((owner, index.cut(first, last)))
 
@@ -163,18 +166,28 @@ class Cells:
         for owner, index in enumerate(self.indexes):
             if not len(index):
                 continue
-            low = index.last + 1
             if owner in batch.groups:
                 low, _ = batch.get_span(owner)
-            if index.first < low - memory:
+            else:
+                low = self.get_end(owner)
+            if index.first < (low - memory) * self.unit:
                 self.drop(owner, 0, low - memory)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         self.drop(target, 0, None)
         index = self.indexes[source]
-        begin, end = index.get_span()[0], index.find(length)
+        begin, end = index.get_span()[0], index.find(length * self.unit)
         self.bits[index.locate(begin, end)] |= BITS[target]
         self.indexes[target].replace(self.indexes.arrays[:, begin:end])
+
+    def list_behind(self, owner: int, position: int) -> Ints:
+        """Returns the cells of a sequence at or after `position`."""
+        return self.indexes[owner].list_behind(position * self.unit)
+
+    def get_end(self, owner: int) -> int:
+        """Returns 1 + the largest coordinate of a sequence that has tokens."""
+        index = self.indexes[owner]
+        return index.last + 1 if self.unit == 1 else get_end(index.positions)
 
     def is_shared(self, owner: int, cells: Ints) -> bool:
         """Returns whether another sequence also holds one of the cells."""
@@ -186,12 +199,12 @@ class Cells:
         index = self.indexes[owner]
         dense = index.dense
         self.drop(owner, begin, end)
-        moved = index.list_behind(end)
+        moved = self.list_behind(owner, end)
         if not len(moved):
             return moved
-        index.positions[-len(moved) :] += begin - end
+        index.positions[-len(moved) :] += (begin - end) * self.unit
         index.dense = dense and index.last - index.first == len(index) - 1
-        self.positions[moved] += begin - end
+        self.positions[moved] += (begin - end) * self.unit
         return moved
 
     def list_used(self) -> Ints:

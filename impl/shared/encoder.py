@@ -44,15 +44,17 @@ class EncoderCacheBase:
         reserve: bool = False,
     ) -> None:
         """Opens a pass. K and V may be put if a row represents an image."""
-        batch = self.make_batch(positions, sequences, exceptions, multimodal)
+        batch = self.make_batch(positions, sequences, exceptions, multimodal, ())
         self.close()
         if reserve:
             self.reserve(batch)
         else:
             self.add(batch)
 
-    def make_batch(self, *rows: Sequence[int]) -> PassRows:
-        positions, sequences, exceptions, multimodal = rows
+    def make_batch(self, *rows: Sequence[Any]) -> PassRows:
+        positions, sequences, exceptions, multimodal, coordinates = rows
+        if len(coordinates):
+            raise MisuseError("a cache of an encoder has positions of one axis")
         count, most = self.sequences, self.batch
         return PassRows(positions, sequences, exceptions, multimodal, count, most)
 

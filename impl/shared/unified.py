@@ -44,10 +44,14 @@ CONFIG: Mapping[str, tuple[Any, ...]] = {
     "small": (None, None, 0, 0, None, None, 0, 16),
 }
 
+SECTIONS = {"sections": (None, None, [1, 1], [1, 1, 1], [2, 1, 1], [1, 1, 1, 1])}
+
 OF_KIND: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(("causal", "swa", "swa-memory", "chunked", "wrapper"), SECTIONS),
     "recurrent": {"window": (None, None, None, 2, 4), "memory": (None, 4, 7)},
 }
-"""Additional config values of a kind; a recurrent cache may have a window."""
+"""Additional config values of a kind: positions of several axes; and a recurrent cache
+may have a window."""
 
 Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Any]], Any]
@@ -66,6 +70,7 @@ def get_sizes(config: Mapping[str, Any]) -> Sizes:
         config["cache_padding"],
         config["mask_padding"],
         config["small"],
+        config["sections"],
     )
 
 

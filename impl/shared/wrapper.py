@@ -34,12 +34,13 @@ class WrapperCache:
         exceptions: Sequence[int] = (),
         multimodal: Sequence[int] = (),
         reserve: bool = False,
+        coordinates: Sequence[Sequence[int]] = (),
     ) -> None:
         """Opens the pass in all caches; if a cache refuses, opens the pass in none.
 
         Tokens that were evicted to make space stay evicted.
         """
-        rows = positions, sequences, exceptions, multimodal
+        rows = positions, sequences, exceptions, multimodal, coordinates
         batch = self.caches[0].make_batch(*rows)  # the same for all of them
         self.close()
         if reserve:

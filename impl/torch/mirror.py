@@ -111,5 +111,5 @@ def track(
     """Returns empty cells, and the table for a device."""
     if isinstance(kernels, HostKernels):
         return cells, Shared()
-    watched = WatchedCells(cells.count, len(cells.indexes), cells.few)
+    watched = WatchedCells(cells.count, len(cells.indexes), cells.few, cells.unit)
     return watched, Mirror(kernels, device)

@@ -3,7 +3,8 @@ apart, exactly where nothing was turned and within tolerance where it was."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,16 @@ class Arrays(NumpyArrays):
         return self.name
 
 
-def make_reader(dtype: str = "float32", base: int | None = 10_000, **fields: Any) -> Any:
+def make_reader(
+    dtype: str = "float32",
+    base: int | None = 10_000,
+    offsets: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    **fields: Any,
+) -> Any:
     config = {name: schema.get("default") for name, schema in CONFIG.items()}
     config |= {"dtype": dtype, "heads": 2, "key_dim": 6, "value_dim": 4, **fields}
     backend = Backend("test", "cpu", {}, Arrays(dtype), lambda config: None)
-    return PositionReader(backend, config, 64, 0, base)
+    return PositionReader(backend, config, 64, 0, base, offsets)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,6 +58,16 @@ def test_keys_are_those_of_the_reference(dtype: str) -> None:
             assert np.abs(keys[0, head, row] - wanted).max() <= 1.5 * UNIT[dtype]
             assert (values[0, head, row] == reader.values.vectors[0, head, tag]).all()
         assert (reader.get_key((position, tag)) == keys[0, :, row]).all()
+
+
+def test_keys_of_images_are_rotated_by_three_coordinates() -> None:
+    reader = make_reader(offsets={3: (2, 0), 7: (0, 5)}, sections=[1, 1, 1])
+    keys, _ = reader.feed([3, 7, 8], [10, 1000, 4])
+    places = (10, 12, 10), (1000, 1000, 1005), (4, 4, 4)
+    for row, (tag, place) in enumerate(zip((3, 7, 8), places, strict=True)):
+        plain = reader.keys.vectors[0, 1, tag].astype(float).tolist()
+        wanted = np.array(rotate(plain, place, 10_000, [1, 1, 1]))
+        assert np.abs(keys[0, 1, row] - wanted).max() <= 1.5 * UNIT["float32"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

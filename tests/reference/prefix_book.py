@@ -201,7 +201,7 @@ class SlotsDesk(Desk):
         """The tokens that a slot says it holds; those in the cache, if these are others,
         with "." at a position that holds none; and those that are left to compute."""
         held = self.cache.slots[slot]
-        tokens = {at: chr(tag) for tag, at, _ in self.cache.cache.get_tokens(slot)}
+        tokens = {at: chr(tag) for tag, at, *_ in self.cache.cache.get_tokens(slot)}
         assert len(tokens) == len(self.cache.cache.get_tokens(slot)), "two at a position"
         stored = "".join(tokens.get(at, ".") for at in range(max(tokens, default=-1) + 1))
         answer = read(held.tokens) or "-"

@@ -239,6 +239,7 @@ OFFSET = {"offset": int}
 STATES = {"conv": Array, "delta": Array}
 HELD = {"keys": Array | None, "values": Array | None}
 PAIR = {"keys": Array, "values": Array}
+PAIRS = {"coordinates": list[tuple[int, int]] | UnsetType}
 MASK = {"mask": Array | Literal["causal"] | None}
 SNAPSHOT = {"snapshot": Snapshot | None}
 NUMBERS = list[int] | UnsetType

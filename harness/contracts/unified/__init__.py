@@ -120,7 +120,7 @@ class UnifiedContract(Contract):
     opt_in = frozenset(
         {
             *("layers", "cache_padding", "mask_padding", "mask_dtype"),
-            *("permuted_values", "small", "variant", "at_once", "scope"),
+            *("permuted_values", "small", "variant", "at_once", "scope", "sections"),
         }
     )
     operations = OPERATIONS
@@ -167,6 +167,9 @@ class UnifiedContract(Contract):
         if config["kind"] == "recurrent" and name == "memory":
             window = config["window"] or MAX_POSITION
             return [size for size in options if size is None or size >= window]
+        if name == "sections":
+            pairs = config["key_dim"] // 2
+            return [counts for counts in options if sum(counts or [pairs]) == pairs]
         if name == "memory" and name not in declared.config:
             return [add_limits(config["window"], excess) for excess in options]
         return options
@@ -249,6 +252,7 @@ BELONGS = {
     "window": ("swa", "swa-memory", "recurrent"),
     "memory": ("swa-memory", "recurrent"),
     "chunk": ("chunked",),
+    "sections": (*CAUSAL, "wrapper"),
     "slots": ("recurrent", "wrapper"),
     "interval": ("recurrent", "wrapper"),
     "checkpoints": ("recurrent", "wrapper"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from lockstep.harness.backends.driver import messages
 from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import (
     Answer,
@@ -17,6 +18,7 @@ from lockstep.harness.contracts.operation import (
 )
 from lockstep.harness.contracts.rewrites import replace_at
 from lockstep.harness.contracts.unified.model import (
+    Place,
     UnifiedModel,
     count_pass_tags,
     get_batch,
@@ -100,12 +102,16 @@ MOST_OTHERS = 16
 NUMBERS: Schema = {"type": "array", "maxItems": MAX_LENGTH, "items": ANY}
 
 
+PAIR: Schema = {"type": "array", "minItems": 2, "maxItems": 2, "items": ANY}
+
 LISTS = ("positions", "sequences", "exceptions", "multimodal")
+ROW_LISTS = dict.fromkeys(LISTS, list[int])
 
 
 class Forward(UnifiedOperation):
     """Announces a pass with these rows; then puts and gets K and V in each layer of each
-    cache. With `reserve`, the content of the cache does not change.
+    cache. With `reserve`, the content of the cache does not change. `coordinates` are
+    the [y, x] of each row; t is its position. Without them, all rows are text: y = x = t.
 
     Answer: `visible`: for each row, the sorted list of the [position, tag] that the row
     sees; `{}` if `reserve` is set; or `error`.
@@ -113,7 +119,7 @@ class Forward(UnifiedOperation):
 
     name, weight = "forward", 16
     effect = Effect.ADDS
-    messages = {"forward": ({**dict.fromkeys(LISTS, list[int]), "reserve": bool}, {})}
+    messages = {"forward": ({**ROW_LISTS, "reserve": bool, **messages.PAIRS}, {})}
     writes = has_misuse = True
     fields: ClassVar[Mapping[str, Schema]] = {
         "positions": {**NUMBERS, JOINT: True},
@@ -121,12 +127,15 @@ class Forward(UnifiedOperation):
         "except": {**NUMBERS, "default": []},
         "multimodal": {**NUMBERS, "default": []},
         "reserve": {"type": "boolean", "default": False},
+        "coordinates": {**NUMBERS, "items": PAIR, "default": []},
     }
 
     def count_tags(self, op: Op) -> int:
         return count_pass_tags(op)
 
     def why_illegal(self, op: Op, model: UnifiedModel) -> str | None:
+        if op["coordinates"] and not model.config["sections"]:
+            return "coordinates need sections in the config"
         full = len(model.others) >= MOST_OTHERS
         return "too many passes were refused without a change" if full else None
 
@@ -166,6 +175,8 @@ class Forward(UnifiedOperation):
             text += f", rows {op['except']} not causal"
         if op["multimodal"]:
             text += f", image in rows {op['multimodal']}"
+        if op["coordinates"]:
+            text += f", y and x {', '.join(map(str, op['coordinates']))}"
         return text
 
     def describe_row(self, op: Op, row: int) -> str:
@@ -182,9 +193,11 @@ class Forward(UnifiedOperation):
             return None
         op: dict[str, Any] = {
             "op": self.name,
-            "positions": [position for position, _ in rows],
+            "positions": [place[0] for place, _ in rows],
             "sequences": [sequence for _, sequence in rows],
         }
+        if any(len({*place}) > 1 for place, _ in rows):
+            op["coordinates"] = [[y, x] for (_, y, x), _ in rows]
         rare = source.below(60)
         if rare % 5 == 4:
             op["except"] = draw_some_rows(source, len(rows))
@@ -214,7 +227,10 @@ class Forward(UnifiedOperation):
             {"except": [rows + source.below(2)]},
             {"except": [-1]},
             {"multimodal": [rows]},
+            {"coordinates": [[0, 0]] * (rows + 1)},
+            {"coordinates": [[0, -1]] * rows},
         )
+        wrong = wrong if model.config["sections"] else wrong[:-2]
         return {**op, **source.pick(wrong)}
 
 
@@ -229,12 +245,12 @@ def format_positions(positions: Sequence[int]) -> str:
 FARTHEST = MAX_POSITION - 4096
 """No position above this is drawn, so that programs can continue after it."""
 
-Row = tuple[int, int]
-"""(position, sequence)"""
+Row = tuple[Place, int]
+"""(place, sequence)"""
 
 
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
-    """Draws the (position, sequence) rows of a batch.
+    """Draws the (place, sequence) rows of a batch.
 
     Most batches are typical of engines: they have the next token, or several next tokens,
     of some sequences.
@@ -251,7 +267,7 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
     if model.copied is not None and not source.below(3):
         # Positions after the source's tokens, as if all these tokens were copied.
         begin = max(map(model.get_end, range(count)))
-        return [(begin + step, model.copied) for step in range(min(most, 4))]
+        return [(at, model.copied) for at in list_text(begin, min(most, 4))]
     shared = model.list_shared_states()
     if len(shared) > 1 and source.below(4):
         batch: int = model.config["batch"]
@@ -263,9 +279,9 @@ def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
         if len(chosen) > 1 and lengths[1] > 1 and source.below(2):
             lengths[0], lengths[1] = lengths[0] + 1, lengths[1] - 1
     rows = [
-        (position, sequence)
+        (place, sequence)
         for sequence, length in zip(chosen, lengths, strict=True)
-        for position in draw_positions(source, model, sequence, length)
+        for place in draw_places(source, model, sequence, length)
     ]
     if len(chosen) > 1 and source.below(3) == 2:
         rows = [row for offset in range(3) for row in rows[offset::3]]
@@ -282,21 +298,54 @@ def draw_size(source: Source, model: UnifiedModel) -> int:
     return source.between(1, 8) if size is None else max(1, size)
 
 
-def draw_positions(
+def draw_places(
     source: Source, model: UnifiedModel, sequence: int, length: int
-) -> list[int]:
-    """Draws positions after the stored positions of a sequence.
+) -> list[Place]:
+    """Draws places after the stored tokens of a sequence.
 
-    Some draws go back, leave a gap or repeat a position.
+    Some draws go back, leave a gap or repeat a position. With `sections`, every second
+    draw has rows of an image.
     """
     begin = model.get_end(sequence)
     if source.below(8) == 7:
         steps = [-1, 1, -2, 2, -3, 5, -begin, 300, 40_000]
         begin = min(max(0, begin + source.pick(steps)), FARTHEST)
-    positions = list(range(begin, begin + length))
+    places = list_text(begin, length)
+    if model.config["sections"] and source.below(2):
+        places = draw_image(source, model.list_places(sequence)[-1:], begin, length)
     if length > 1 and source.below(12) == 11:
-        positions.reverse()
-    return positions
+        places.reverse()
+    return places
+
+
+def list_text(begin: int, length: int) -> list[Place]:
+    """Lists the places of text: all coordinates are equal."""
+    return [(at, at, at) for at in range(begin, begin + length)]
+
+
+def draw_image(
+    source: Source, last: Sequence[Place], begin: int, length: int
+) -> list[Place]:
+    """Draws the places of text, an image and text; or continues an image.
+
+    The text after an image begins after the largest coordinate.
+
+    Args:
+        source: makes the choices.
+        last: the last place of the sequence, if it has tokens; an image may continue in
+            the next line after it.
+        begin: the first position of new text.
+        length: number of places.
+    """
+    text, line = list_text(begin, source.below(min(3, length))), 0
+    at = begin + len(text)
+    if last and not source.below(3):
+        [(at, y, _)], text = last, []
+        line = y - at + 1
+    width, count = source.between(1, 3), source.between(1, length - len(text))
+    image = [(at, at + line + i // width, at + i % width) for i in range(count)]
+    after = max(map(max, image)) + 1
+    return [*text, *image, *list_text(after, length - len(text) - count)]
 
 
 def draw_some_rows(source: Source, rows: int) -> list[int]:

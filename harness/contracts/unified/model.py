@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from lockstep.reference.batch import Batch
 from lockstep.reference.causal import CausalCache
 from lockstep.reference.encoder import EncoderCache
 from lockstep.reference.recurrent import RecurrentCache, get_place
+from lockstep.reference.rope import list_axes
 from lockstep.reference.token import SharedToken
 from lockstep.reference.wrapper import WrapperCache
 
@@ -92,6 +93,9 @@ CONFIG: Mapping[str, Schema] = {
         "items": integer(2, 10_000_000),
         "default": [10_000],
     },
+    "sections": optional(
+        {"type": "array", "minItems": 1, "maxItems": 512, "items": integer(1, 512)}
+    ),
     "dtype": DTYPE,
     "special_numbers": {"type": "boolean", "default": False},
     "mask_dtype": DTYPE,
@@ -109,6 +113,8 @@ CONFIG: Mapping[str, Schema] = {
 * `caches`: the caches of a wrapper, whose sizes override the wrapper's sizes.
 * `slots`, `interval`, `checkpoints`: the sizes of a recurrent cache.
 * `rope_bases`: the rotation bases; the layers take the bases in turn.
+* `sections`: the numbers of pairs of a key that are rotated by t, y, x, t, … in turn;
+  null for positions of one axis.
 * `permuted_values`: whether the columns of V are its last axis.
 
 Four fields change no answer:
@@ -130,6 +136,13 @@ def why_illegal_config(config: Config) -> str | None:
     if config["kind"] == "wrapper" and any(config[name] for name in SIZES):
         return f"a wrapper has no {', '.join(SIZES)} of its own; set them in its caches"
     members = list_part_configs(config)
+    if config["sections"] and not {member["kind"] for member in members} <= {*CAUSAL}:
+        return f"only caches of the kinds {', '.join(CAUSAL)} have sections"
+    if config["sections"]:
+        try:
+            list_axes(config["sections"], config["key_dim"] // 2)
+        except ValueError as error:
+            return str(error)
     for member in members:
         reason = why_illegal_part(member)
         if reason:
@@ -209,6 +222,10 @@ def open_part(config: Config) -> Part:
     if config["kind"] == "swa":
         memory = window
     return CausalCache(*sizes, window, memory, chunk, padding, shift)
+
+
+Place = tuple[int, int, int]
+"""The coordinates (t, y, x) of a token; t is its position."""
 
 
 class Turns(NamedTuple):
@@ -356,8 +373,13 @@ class UnifiedModel:
         return {"room": self.get_room(), "rows": len(op.get("positions", ()))}
 
     def get_end(self, sequence: int) -> int:
-        """Returns 1 + the last position of a sequence that any part stores."""
+        """Returns 1 + the largest coordinate of a sequence that any part stores."""
         return max([member.get_end(sequence) for member in self.causal], default=0)
+
+    def list_places(self, sequence: int) -> list[Place]:
+        """Lists the places of the tokens of a sequence, sorted."""
+        parts = (member.get_tokens(sequence) for member in self.causal)
+        return sorted({token.place for tokens in parts for token in tokens})
 
     def list_resumptions(self, sequence: int) -> list[int]:
         """Lists, for each checkpoint of a sequence's states, the next position."""
@@ -474,17 +496,32 @@ def count_pass_tags(op: Op) -> int:
 
 def list_fed(ops: Sequence[Op]) -> list[tuple[int, int]]:
     """Lists (position, tag) of the rows of all passes in a program."""
-    fed: list[tuple[int, int]] = []
-    tag = 0
-    for op in ops:
-        if op["op"] == "forward":
-            fed += [(at, tag + row) for row, at in enumerate(op["positions"])]
-            tag += count_pass_tags(op)
+    passes = [(tag, op["positions"]) for tag, op in list_passes(ops)]
+    fed = [(at, tag + row) for tag, rows in passes for row, at in enumerate(rows)]
     return [(position, tag) for position, tag in fed if position >= 0]
 
 
+def list_offsets(ops: Sequence[Op]) -> dict[int, tuple[int, int]]:
+    """Lists tag → how far y and x are from the position, for all rows of images."""
+    offsets: dict[int, tuple[int, int]] = {}
+    for tag, op in list_passes(ops):
+        pairs = zip(op["positions"], op.get("coordinates", ()), strict=False)
+        offsets |= {tag + row: (y - t, x - t) for row, (t, (y, x)) in enumerate(pairs)}
+    return offsets
+
+
+def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
+    """Yields each pass of a program with the tag of its first row."""
+    tag = 0
+    for op in ops:
+        if op["op"] == "forward":
+            yield tag, op
+            tag += count_pass_tags(op)
+
+
 def get_batch(op: Op) -> Batch:
-    return Batch(op["positions"], op["sequences"], op["except"], op["multimodal"])
+    rows = op["positions"], op["sequences"], op["except"], op["multimodal"]
+    return Batch(*rows, op.get("coordinates", ()))
 
 
 def list_places(member: Part) -> list[HeldToken]:

@@ -35,6 +35,7 @@ from lockstep.harness.contracts.unified.model import (
     MAX_ROWS,
     UnifiedModel,
     get_tokens,
+    why_illegal_config,
 )
 from lockstep.harness.contracts.unified.system import UnifiedSystem
 from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
@@ -125,11 +126,16 @@ class Remove(UnifiedOperation):
         if resumptions and source.below(2):
             begin = source.pick(resumptions)
             return {"op": self.name, "sequence": sequence, "begin": begin, "end": None}
-        end = model.get_end(sequence)
+        end, images = model.get_end(sequence), model.list_places(sequence)
+        images = [place for place in images if len({*place}) > 1]
+        borders = [at for t, *yx in images for at in (max(0, t - 1), t, t + 1, max(yx))]
         begin = source.between(0, end)
         begin = source.pick([begin, max(0, end - 1), begin, 0, end, max(0, end - 2)])
+        if borders and source.below(2):
+            begin = source.pick(borders)
         stops = [None, begin + 1, None, begin + 1, begin + 2, end, max(begin, end - 1)]
         stops += [begin, begin + 3, end + 1, (begin + end + 1) // 2]
+        stops += [at for at in borders if at > begin]
         stop = source.pick(stops)
         return {"op": self.name, "sequence": sequence, "begin": begin, "end": stop}
 
@@ -276,8 +282,7 @@ class Load(UnifiedOperation):
         [(name, size)] = sizes.items()
         if config[name] in (None, 0, size):
             return f"{name} {size} is no other size of this cache"
-        needs_more = (config["memory"] or size) < size
-        return "the memory is smaller than the window" if needs_more else None
+        return why_illegal_config({**config, **sizes})
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op | None:
         if not model.saved:

@@ -43,7 +43,7 @@ from lockstep.harness.core.payload import (
 )
 from lockstep.reference.attention import Vector
 from lockstep.reference.causal import CausalCache
-from lockstep.reference.rope import compute_angle, rotate
+from lockstep.reference.rope import compute_angle, list_axes, rotate
 
 # --- rotated keys: angles from a table, numbers rounded to a dtype ----------------------
 
@@ -65,14 +65,19 @@ def get_halves(table: Table) -> F64:
     return np.stack([vectors, np.concatenate([-y, x], axis=-1)])
 
 
-def get_turns(positions: Sequence[int], dim: int, base: int) -> F64:
+def get_turns(positions: F64, dim: int, base: int) -> F64:
     """Returns the cosine and the sine of each pair's angle at each position.
+
+    Args:
+        positions: [positions, pairs or 1].
+        dim: the length of a key.
+        base: the base of the rotation.
 
     Returns:
         float64 [2, positions, dim]; both halves of the last axis are equal.
     """
     rates = get_rates(dim, base)
-    angles = np.tile(np.asarray(positions)[:, None] * rates, 2)  # [positions, dim]
+    angles = np.tile(positions * rates, 2)  # [positions, dim]
     return np.stack([np.cos(angles), np.sin(angles)])
 
 
@@ -111,8 +116,12 @@ class PositionReader(PairReader):
     Args:
         layer: the number of the layer, counted over all parts; it selects the payloads.
         base: the base of the rotation; None if keys do not depend on positions.
+        offsets: tag → how far y and x of a token of an image are from its position. A
+            move does not change them.
 
     Attributes:
+        spread: [tags, pairs or 1], how far the coordinate of each pair is from the
+            position.
         stored: (position, tag) → the bytes of the key.
         accepted: the bytes of rotated keys that were within tolerance.
         margin: the largest error of a rotated key, divided by its tolerance.
@@ -121,13 +130,25 @@ class PositionReader(PairReader):
     """
 
     def __init__(
-        self, backend: Backend, config: Config, limit: int, layer: int, base: int | None
+        self,
+        backend: Backend,
+        config: Config,
+        limit: int,
+        layer: int,
+        base: int | None,
+        offsets: Mapping[int, tuple[int, int]],
     ) -> None:
         super().__init__(backend, config, limit, layer, config["permuted_values"])
         if base is not None:  # a rotation computes with all numbers
             form = self.heads, self.key_dim, limit, self.stored_as
             self.keys = get_table(layer, "key", *form)
-        self.base = base
+        self.base, self.offsets, self.sections = base, offsets, config["sections"] or ()
+        self.spread = np.zeros((limit, 1))
+        if offsets:
+            axes = list_axes(self.sections, self.key_dim // 2)
+            self.spread = np.zeros((limit, len(axes)))
+            for tag, (y, x) in offsets.items():
+                self.spread[tag] = np.take((0, y, x), axes)
         self.stored: dict[TokenAt, bytes] = {}
         self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
         self.margin = 0.0
@@ -192,7 +213,8 @@ class PositionReader(PairReader):
         if self.base is None:
             return self.keys.get_vectors(tags).astype(np.float64)
         halves = get_halves(self.keys).take(tags, axis=2, mode="clip")
-        turned = halves * get_turns(positions, self.keys.dim, self.base)[:, None]
+        at = self.spread.take(tags, axis=0, mode="clip") + np.array(positions)[:, None]
+        turned = halves * get_turns(at, self.keys.dim, self.base)[:, None]
         return turned[:1] + turned[1:]  # (x cos - y sin, y cos + x sin)
 
     def store(self, keys: F64) -> F32:
@@ -401,7 +423,8 @@ class Attention:
         got = self.attend(view, reader.queries.get_vectors(tags))
         for row in sorted({0, len(tags) - 1}):
             seen = [token.tag for token in cache.visible(row)]
-            turn = partial(turn_all, [positions[tag] for tag in seen], reader.base)
+            places = [(positions[tag], reader.offsets.get(tag, (0, 0))) for tag in seen]
+            turn = partial(turn_all, places, reader.base, reader.sections)
             heads = reader.pick_heads(tags[row])
             wanted = reader.compute_row(tags[row], seen, turn, heads)
             allowed = self.get_tolerance(seen, turns)
@@ -451,9 +474,21 @@ class Attention:
 
 
 def turn_all(
-    positions: Sequence[int], base: float | None, keys: Sequence[Vector]
+    places: Sequence[tuple[int, tuple[int, int]]],
+    base: float | None,
+    sections: Sequence[int],
+    keys: Sequence[Vector],
 ) -> Sequence[Vector]:
-    """Rotates each key of one head to its position, unless `base` is None."""
+    """Rotates each key of one head to its place, unless `base` is None.
+
+    Args:
+        places: for each key, its position, and how far y and x are from it.
+        base, sections: see `lockstep.reference.rope.rotate`.
+        keys: the keys.
+    """
     if base is None:
         return keys
-    return [rotate(key, at, base) for key, at in zip(keys, positions, strict=True)]
+    return [
+        rotate(key, (t, t + y, t + x), base, sections)
+        for key, (t, (y, x)) in zip(keys, places, strict=True)
+    ]

@@ -29,11 +29,15 @@ def merge_passes(first: Op, second: Op) -> Op | None:
     special = ("multimodal", "reserve", "except")
     if any(op[name] for op in (first, second) for name in special):
         return None
-    return {
-        **first,
-        "positions": [*first["positions"], *second["positions"]],
-        "sequences": [*first["sequences"], *second["sequences"]],
-    }
+    merged = {name: [*first[name], *second[name]] for name in ("positions", "sequences")}
+    if first["coordinates"] or second["coordinates"]:
+        merged["coordinates"] = [*list_coordinates(first), *list_coordinates(second)]
+    return {**first, **merged}
+
+
+def list_coordinates(op: Op) -> Sequence[Sequence[int]]:
+    """Lists (y, x) of the rows of a pass, even if all rows are text."""
+    return op["coordinates"] or [[at, at] for at in op["positions"]]
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -92,7 +96,8 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Yields programs with lower positions.
 
     Lowers all positions after a gap, in one sequence or in all sequences, by the whole
-    gap, by a part of the gap, or by 1. Then lowers the positions of single rows.
+    gap, by a part of the gap, or by 1. Then lowers the positions of single rows, and
+    their other coordinates.
     """
     for owner in (None, *sorted(list_owners(ops))):
         positions = sorted({-1, *list_positions(ops, owner)})
@@ -105,6 +110,11 @@ def list_lower_positions(ops: Sequence[Op]) -> Iterator[list[Op]]:
             for less in list_steps(position):
                 moved = replace_at(op["positions"], row, position - less)
                 yield replace_at(ops, index, {**op, "positions": moved})
+        for row, (y, x) in enumerate(op["coordinates"]):
+            lower = [[y - less, x] for less in list_steps(y)]
+            for pair in [*lower, *([y, x - less] for less in list_steps(x))]:
+                pairs = replace_at(op["coordinates"], row, pair)
+                yield replace_at(ops, index, {**op, "coordinates": pairs})
 
 
 def list_positions(ops: Sequence[Op], owner: int | None) -> Iterator[int]:
@@ -122,7 +132,7 @@ def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     """Yields simpler configs, with operations that fit.
 
     The simpler config has as many cells but less padding or fewer sequences; or fewer
-    cells and rows; or simpler caches in a wrapper.
+    cells and rows; or two axes of positions; or simpler caches in a wrapper.
     """
     count, capacity = config["sequences"], config["capacity"]
     room = -(-count * capacity // config["cache_padding"]) * config["cache_padding"]
@@ -134,6 +144,8 @@ def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
         yield {**config, "sequences": used}, ops
         yield {**config, "sequences": used, "capacity": -(-room // used)}, ops
         yield {**config, "sequences": used, "capacity": room // used}, ops
+    if len(config["sections"] or ()) > 2:
+        yield {**config, "sections": [1, 1], "key_dim": 4}, ops
     members = config["caches"]
     for index in range(len(members) if len(members) > 1 else 0):
         yield {**config, "caches": replace_at(members, index)}, ops
@@ -157,7 +169,7 @@ def list_less_room(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
 def leave_out_rows(op: Op, begin: int, end: int) -> Op:
     """Returns the pass without the rows [begin, end)."""
     shorter = dict(op)
-    for name in ("positions", "sequences"):
+    for name in ("positions", "sequences", "coordinates"):
         shorter[name] = [*op[name][:begin], *op[name][end:]]
     for name in ("except", "multimodal"):
         rows = [row for row in op[name] if not begin <= row < end]
@@ -183,7 +195,12 @@ def lower_positions(op: Op, owner: int | None, position: int, less: int = 1) -> 
         positions = [get_lower(at) if owner in (None, row) else at for at, row in rows]
         if len(positions) < len(op["positions"]):
             return op
-        return {**op, "positions": positions}
+        rows = zip(op["coordinates"], op["sequences"], strict=False)
+        coordinates = [
+            [*map(get_lower, pair)] if owner in (None, row) else pair
+            for pair, row in rows
+        ]
+        return {**op, "positions": positions, "coordinates": coordinates}
     if owner not in (None, op.get("sequence", op.get("source"))):
         return op
     return {**op, **{name: get_lower(op[name]) for name in POSITIONS if name in op}}

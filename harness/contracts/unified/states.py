@@ -32,6 +32,7 @@ STATES = (
     *make_states("after-exception after-reserve"),
     State("loaded", needs="holds load"),
     *make_states("shifted shifted-twice", "shifts"),
+    *make_states("image-rows image-tokens", "axes"),
     *make_states("exception reserve"),
     *make_states("several-sequences interleaved", "several"),
     *make_states("one-row whole-batch"),
@@ -52,14 +53,15 @@ STATES = (
 RULES = (
     only(
         "tells of the rows that a pass brings",
-        "exception reserve several-sequences interleaved one-row whole-batch step-back"
+        "exception reserve image-rows several-sequences interleaved one-row whole-batch"
+        " step-back"
         " too-many-rows uneven-batch image-in-batch several-images states-separate",
         "forward",
     ),
     only(
         "tells of a sequence that the operation names, and the others name none",
-        "gap same-position-twice at-window past-window chunk-boundary inside-chunk"
-        " past-chunk",
+        "gap same-position-twice image-tokens at-window past-window chunk-boundary"
+        " inside-chunk past-chunk",
         "forward copy_prefix remove can_resume",
     ),
     never(
@@ -149,6 +151,10 @@ def list_held_states(
         "full": free == 0,
         "one-free": free == 1,
         "same-position-twice": any(len({*at}) < len(at) for at in named),
+        "image-tokens": any(
+            any(token.offset) and not owners.isdisjoint(token.sequences)
+            for token in tokens
+        ),
         "gap": any(max(at) - min(at) >= len({*at}) for at in named),
     }
     return list_true(conditions)
@@ -198,6 +204,7 @@ def list_pass_states(op: Op, owners: set[int | None], model: UnifiedModel) -> li
     ]
     conditions = {
         "exception": op["except"],
+        "image-rows": op["coordinates"],
         "reserve": op["reserve"],
         "several-sequences": several,
         "interleaved": several and changes >= len(owners),
@@ -233,6 +240,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "holds": kind != "encoder",  # an encoder cache ignores the tokens
         "shifts": shifts and True in config.get("shift", (True,)),
         "interval": any(config.get("interval", (1,))),
+        "axes": any(config.get("sections", ())),
     }
     kinds = list_kinds(kind, config)
     return {*list_true(features), *(OF_KIND[name] for name in kinds if name in OF_KIND)}

@@ -32,6 +32,7 @@ from lockstep.harness.contracts.unified.model import (
     UnifiedModel,
     get_tokens,
     list_fed,
+    list_offsets,
     list_part_configs,
 )
 from lockstep.harness.contracts.unified.reader import Attention, PositionReader, View
@@ -58,7 +59,7 @@ class UnifiedSystem(System):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.places = list_fed(setup.ops)
+        self.places, self.offsets = list_fed(setup.ops), list_offsets(setup.ops)
         self.readers: dict[tuple[int, int], PositionReader] = {}
         self.recurrences: dict[tuple[int, int], Recurrence] = {}
         self.fed: dict[int, int] = {}
@@ -83,7 +84,8 @@ class UnifiedSystem(System):
             number = which * self.config["layers"] + layer
             # An image is returned in the form in which it was put.
             form = {**self.config, "permuted_values": False} if image else self.config
-            reader = PositionReader(self.backend, form, self.limit, number, base)
+            about = form, self.limit, number, base, self.offsets
+            reader = PositionReader(self.backend, *about)
             reader.learn([] if image else self.places)
             self.readers[which, layer] = reader
         return self.readers[which, layer]
@@ -129,6 +131,7 @@ class UnifiedSystem(System):
     def forward(self, op: Op, model: UnifiedModel) -> Answer:
         """Runs a whole pass: forward, then put and get in every layer of every part."""
         announced = [op[name] for name in FORWARD_FIELDS]
+        announced += [op["coordinates"]] if self.config["sections"] else []
         answer = self.ask(lambda: self.cache.forward(*announced))
         self.last = []
         if answer or model.batch is None or model.tags.start != model.tag:

@@ -181,6 +181,7 @@ class UnifiedShadow(Shadow):
         self.saved: dict[str, list[Cells]] = {}
 
     def write(self, step: Step) -> None:
+        self.is_lost |= bool(step.op.get("coordinates"))  # the order at one position
         if step.answer.get("error", "usage") != "usage":
             if step.name == "forward":
                 for member in self.members:
@@ -219,7 +220,7 @@ class UnifiedShadow(Shadow):
         if step.name == "can_resume":
             where = op["sequence"], op["position"]
             return {"result": all(member.can_resume(*where) for member in members)}
-        if step.name != "forward" or op["reserve"]:
+        if step.name != "forward" or op["reserve"] or op["coordinates"]:
             return None
         if any(member.kind != "encoder" and member.is_full(op) for member in members):
             return None if has_state else {"error": "cache-full"}
@@ -259,6 +260,7 @@ class UnifiedShadow(Shadow):
         """
         op, first = step.op, list[int]()
         is_plain = not (op["reserve"] or op["except"] or op["multimodal"])
+        is_plain &= not op["coordinates"]
         if self.slides or self.config["interval"] or not is_plain:
             return []
         for sequence in dict.fromkeys(op["sequences"]):
