@@ -32,11 +32,12 @@ def swa_idle_sequence(cache: Any) -> None:
 @mistake("swa", 1, "ollama 1fc35f126")
 def swa_memory_at_capacity(cache: Any) -> None:
     """A memory equal to the capacity is treated as sliding."""
-    sizes = cache.sizes
+    sizes, cells = cache.sizes, cache.cells
     wider = replace(sizes, capacity=sizes.capacity + 1)
     if wider.get_memory() == sizes.capacity:
         cache.memory = sizes.capacity
-        cache.cells = type(cache.cells)(wider.count_cells(), sizes.sequences)
+        few = cells.few, cells.unit
+        cache.cells = type(cells)(wider.count_cells(), sizes.sequences, *few)
 
 
 @mistake("causal", 1, "ollama a8e83a765")
@@ -119,7 +120,7 @@ def evict_more(
             refuse(batch)
         except (CacheFullError, NotSupportedError):
             for cache in caches:
-                rows = batch.positions + 1, batch.sequences, (), ()
+                rows = batch.positions + 1, batch.sequences, (), (), ()
                 cache.evict(cache.make_batch(*rows))
             raise
 
@@ -136,7 +137,7 @@ def encoder_position(encoder: Any) -> None:
 def looks_ahead_within_batch(cache: Any) -> None:
     """A row in `exceptions` sees positions up to the highest position of its batch, but
     not stored tokens at higher positions."""
-    edit(cache, "compute_limits", "FAR", "batch.positions.max() + 1")
+    edit(cache, "compute_limits", "FAR", "batch.places.max() + 1")
 
 
 @mistake("causal", 2)

@@ -1,7 +1,7 @@
 """Positions of three axes, as in Qwen-VL, in one number that keeps their order.
 
 The coordinates of a token are (t, y, x); t is its position. The number has t in its high
-digits, then y - t and x - t, each increased by HALF so that it is not negative. A larger
+digits, then y - t and x - t, each increased by MOST so that it is not negative. A larger
 number is a later token in the order (t, y, x), and a token that moves by some positions
 moves by as many units.
 """
@@ -15,20 +15,18 @@ import numpy as np
 from lockstep.impl.shared.batch import Ints
 from lockstep.impl.shared.errors import MisuseError
 
-BITS = 18
-HALF = 1 << BITS - 1
-UNIT = 1 << 2 * BITS
-"""The distance of the numbers of two adjacent positions."""
+MOST = 1 << 20
+"""All coordinates are less than this number."""
 
-MOST = 1 << 25
-"""Positions must be below this number."""
+UNIT = (2 * MOST) ** 2
+"""The distance of the numbers of two adjacent positions."""
 
 
 def pack(positions: Ints, coordinates: Sequence[Sequence[int]]) -> Ints:
     """Returns the number of each token.
 
     Args:
-        positions: [tokens], t of each token.
+        positions: [tokens], t of each token, at least one.
         coordinates: (y, x) of each token; empty if all are text, where y = x = t.
 
     Raises:
@@ -36,38 +34,22 @@ def pack(positions: Ints, coordinates: Sequence[Sequence[int]]) -> Ints:
     """
     pairs = [*map(tuple, coordinates)] or [(at, at) for at in positions.tolist()]
     if [len(pair) for pair in pairs] != [2] * len(positions):
-        raise MisuseError(
-            f"coordinates must be {len(positions)} pairs (y, x), one for each row, but"
-            f" are {pairs}"
-        )
+        rows = f"{len(positions)} pairs (y, x), one for each row"
+        raise MisuseError(f"coordinates must be {rows}, but are {pairs}")
     yx = np.array(pairs, np.int64).T
-    offsets = yx - positions + HALF
-    if np.count_nonzero(yx < 0):
-        raise MisuseError(f"coordinate {yx.min()} is negative")
-    if offsets.min() < 0 or offsets.max() >= 2 * HALF or positions.max() >= MOST:
-        raise MisuseError(
-            f"positions must be below {MOST}, and coordinates less than {HALF} from them"
-        )
-    packed: Ints = positions * UNIT + offsets[0] * (2 * HALF) + offsets[1]
+    for number in yx.min(), yx.max(), positions.max():
+        if not 0 <= number < MOST:
+            raise MisuseError(f"coordinate {number} is not in 0 … {MOST - 1}")
+    y, x = yx - positions + MOST
+    packed: Ints = positions * UNIT + y * (2 * MOST) + x
     return packed
-
-
-def get_end(numbers: Ints) -> int:
-    """Returns 1 + the largest coordinate of at least one token."""
-    largest = np.maximum(get_offsets(numbers).max(axis=0), 0)
-    return int((numbers // UNIT + largest).max()) + 1
 
 
 def get_offsets(numbers: Ints) -> Ints:
     """Returns how far y and x of each token are from its position, [2, tokens]."""
-    y, x = np.divmod(numbers % UNIT, 2 * HALF)
-    return np.stack((y, x)) - HALF
+    return np.stack(np.divmod(numbers % UNIT, 2 * MOST)) - MOST
 
 
-def check_sections(sections: Sequence[int] | None, key_dim: int) -> None:
-    """Raises MisuseError if the sections do not have all pairs of a key."""
-    if sections and sum(sections) * 2 != key_dim:
-        raise MisuseError(
-            f"sections {list(sections)} have {sum(sections)} pairs, but a key with"
-            f" key_dim {key_dim} has {key_dim / 2:g}"
-        )
+def get_end(numbers: Ints) -> int:
+    """Returns 1 + the largest coordinate of at least one token."""
+    return int((numbers // UNIT + get_offsets(numbers).max(0, initial=0)).max()) + 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lockstep.impl.shared.axes import UNIT, check_sections, pack
+from lockstep.impl.shared.axes import UNIT, pack
 from lockstep.impl.shared.batch import (
     Ints,
     PassRows,
@@ -301,7 +301,9 @@ class CausalCacheBase(ABC):
         """Allocates memory with these heads and dimensions; raises MisuseError if the
         memory has others."""
         if self.form is None:
-            check_sections(self.sizes.sections, form[1])
+            sections, pairs = self.sizes.sections, form[1] // 2
+            if sections and sum(sections) != pairs:
+                raise MisuseError(f"sections {sections} must add up to {pairs} pairs")
             self.allocate(*form)
             self.form = form
         self.check_form(form)

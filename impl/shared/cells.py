@@ -166,10 +166,7 @@ class Cells:
         for owner, index in enumerate(self.indexes):
             if not len(index):
                 continue
-            if owner in batch.groups:
-                low, _ = batch.get_span(owner)
-            else:
-                low = self.get_end(owner)
+            low = batch.spans[owner][0] if owner in batch.spans else self.get_end(owner)
             if index.first < (low - memory) * self.unit:
                 self.drop(owner, 0, low - memory)
 

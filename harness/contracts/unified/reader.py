@@ -69,7 +69,7 @@ def get_turns(positions: F64, dim: int, base: int) -> F64:
     """Returns the cosine and the sine of each pair's angle at each position.
 
     Args:
-        positions: [positions, pairs or 1].
+        positions: [positions, pairs].
         dim: the length of a key.
         base: the base of the rotation.
 
@@ -120,7 +120,7 @@ class PositionReader(PairReader):
             move does not change them.
 
     Attributes:
-        spread: [tags, pairs or 1], how far the coordinate of each pair is from the
+        spread: [tags, pairs], how far the coordinate of each pair is from the
             position.
         stored: (position, tag) → the bytes of the key.
         accepted: the bytes of rotated keys that were within tolerance.
@@ -143,12 +143,10 @@ class PositionReader(PairReader):
             form = self.heads, self.key_dim, limit, self.stored_as
             self.keys = get_table(layer, "key", *form)
         self.base, self.offsets, self.sections = base, offsets, config["sections"] or ()
-        self.spread = np.zeros((limit, 1))
-        if offsets:
-            axes = list_axes(self.sections, self.key_dim // 2)
-            self.spread = np.zeros((limit, len(axes)))
-            for tag, (y, x) in offsets.items():
-                self.spread[tag] = np.take((0, y, x), axes)
+        axes = list_axes(self.sections, self.key_dim // 2)
+        self.spread = np.zeros((limit, len(axes)))
+        for tag, (y, x) in offsets.items():
+            self.spread[tag] = np.take((0, y, x), axes)
         self.stored: dict[TokenAt, bytes] = {}
         self.accepted: dict[tuple[TokenAt, Turns], bytes] = {}
         self.margin = 0.0
