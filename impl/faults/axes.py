@@ -50,9 +50,9 @@ def loaded_positions_counted(cache: Any) -> None:
     load = cache.cells.load
 
     def load_counted(table: Ints) -> None:
-        positions, bits = table.copy()
-        if cache.sizes.sections and len(bits):
-            positions[positions.argsort()] = pack(np.arange(len(bits)), ())
-        load(np.stack((positions, bits)))
+        if cache.sizes.sections and table.size:
+            table = table.copy()
+            table[0, table[0].argsort()] = pack(np.arange(table.shape[1]), ())
+        load(table)
 
     cache.cells.load = load_counted

@@ -180,8 +180,7 @@ class CausalCacheBase(ABC):
         Raises:
             CacheFullError: there are not enough free cells. No pass is open.
         """
-        rows = positions, sequences, exceptions, multimodal
-        batch = self.make_batch(*rows, coordinates)
+        batch = self.make_batch(positions, sequences, exceptions, multimodal, coordinates)
         self.close()
         if reserve:
             self.check_rows(batch)
@@ -244,8 +243,7 @@ class CausalCacheBase(ABC):
         """Returns [2, rows]: for each row, the range [first, end) of visible positions,
         in units of the table of cells."""
         limits = np.empty((2, len(batch)), np.int64)
-        limits[0] = self.get_low(batch.positions)
-        limits[0] *= self.cells.unit
+        limits[0] = np.multiply(self.get_low(batch.positions), self.cells.unit)
         np.add(batch.places, 1, out=limits[1])
         if len(batch.free):
             limits[1, batch.free] = FAR

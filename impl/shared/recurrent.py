@@ -37,6 +37,8 @@ class RecurrentCacheBase(CausalCacheBase):
         layers: int = 1,
         **options: Any,
     ) -> None:
+        if sizes.sections:
+            raise MisuseError("a recurrent cache has positions of one axis, no sections")
         super().__init__(sizes, layers, **options)
         self.slots = slots
         self.shapes = {"conv": tuple(conv), "delta": tuple(delta)}

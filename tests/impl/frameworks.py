@@ -194,10 +194,10 @@ class Framework:
 
 
 def take_sizes(options: dict[str, Any]) -> Sizes:
-    names = ("window", "memory", "chunk", "cache_padding", "mask_padding", "small")
+    names = ("window", "memory", "chunk", "cache_padding", "mask_padding")
     return Sizes(
         options.pop("sequences", SEQUENCES),
         options.pop("capacity", CAPACITY),
         options.pop("batch", BATCH),
-        **{name: options.pop(name) for name in names if name in options},
+        **{x: options.pop(x) for x in (*names, "small", "sections") if x in options},
     )

@@ -21,9 +21,9 @@ def make_batch(places: Sequence[tuple[int, int, int]], *exceptions: int) -> Batc
     return Batch(positions, [0] * len(places), exceptions, coordinates=coordinates)
 
 
-def open_cache(window: int = 0, memory: int = 0, shift: bool = True) -> CausalCache:
+def open_cache(window: int = 0, memory: int = 0) -> CausalCache:
     """Returns a cache with text, an image and text: the tags 0 and 1, 2 … 7, 8 and 9."""
-    cache = CausalCache(1, 40, 16, window, memory, shift=shift)
+    cache = CausalCache(1, 40, 16, window, memory)
     cache.forward(make_batch(TEXT + IMAGE + AFTER), range(10))
     return cache
 
@@ -32,32 +32,31 @@ def list_places(cache: CausalCache) -> list[tuple[int, int, int]]:
     return [token.place for token in cache.tokens]
 
 
-def see(cache: CausalCache, row: int) -> list[int]:
-    return [token.tag for token in cache.visible(row)]
+def see(cache: CausalCache, rows: int) -> list[list[int]]:
+    return [[token.tag for token in cache.visible(row)] for row in range(rows)]
 
 
 def test_at_one_position_a_row_sees_the_rows_and_columns_before_it() -> None:
     cache = open_cache()
-    assert [see(cache, row) for row in range(10)] == [[*range(n + 1)] for n in range(10)]
+    assert see(cache, 10) == [[*range(n + 1)] for n in range(10)]
 
 
 def test_the_order_is_that_of_coordinates_and_not_of_rows() -> None:
     cache = CausalCache(1, 8, 8)
     cache.forward(make_batch([(4, 5, 4), (4, 4, 5), (4, 4, 4)], 2), range(3))
-    assert [see(cache, row) for row in range(3)] == [[0, 1, 2], [1, 2], [0, 1, 2]]
+    assert see(cache, 3) == [[0, 1, 2], [1, 2], [0, 1, 2]]
 
 
 def test_a_later_pass_continues_an_image() -> None:
     cache = open_cache()
     cache.forward(make_batch([(2, 2, 6), (2, 4, 2), (2, 2, 2)]), (10, 11, 12))
     seen = [0, 1, 2, 3, 4, 10, 12], [0, 1, *range(2, 8), 10, 11, 12], [0, 1, 2, 12]
-    assert [see(cache, row) for row in range(3)] == [*seen]
+    assert see(cache, 3) == [*seen]
 
 
 def test_a_window_counts_positions_and_not_tokens() -> None:
     cache = open_cache(window=3)
-    assert see(cache, 8) == [*range(2, 9)]  # from 5 - 3 on
-    assert see(cache, 9) == [8, 9]
+    assert see(cache, 10)[8:] == [[*range(2, 9)], [8, 9]]  # from 5 - 3, from 6 - 3 on
 
 
 def test_a_sequence_ends_after_its_largest_coordinate() -> None:
@@ -103,19 +102,6 @@ def test_a_video_moves_even_below_its_first_row() -> None:
     assert list_places(cache) == [(0, -1, 0), (1, -1, -1)]
 
 
-def test_saved_content_has_all_coordinates() -> None:
-    cache, other = open_cache(), CausalCache(1, 40, 16)
-    other.load(cache.save())
-    assert list_places(other) == TEXT + IMAGE + AFTER
-    assert other.get_end(0) == 7
-
-
-def test_text_needs_no_coordinates() -> None:
-    cache = open_cache()
-    cache.forward(Batch([7], [0]), [10])
-    assert cache.tokens[-1].place == (7, 7, 7)
-
-
 @pytest.mark.parametrize(
     ("coordinates", "message"),
     [
@@ -132,7 +118,7 @@ def test_wrong_coordinates_change_nothing(
     with pytest.raises(ValueError, match=message):
         cache.forward(Batch([7, 8], [0, 0], coordinates=coordinates), (10, 11))
     assert list_places(cache) == TEXT + IMAGE + AFTER
-    assert see(cache, 9) == [*range(10)]
+    assert see(cache, 10)[9] == [*range(10)]
 
 
 # --- rotation ---------------------------------------------------------------------------
@@ -152,10 +138,6 @@ def test_sections_begin_again_with_the_first_axis() -> None:
     assert list_axes((1, 1, 1, 1, 1, 1, 2), 8) == [0, 1, 2, 0, 1, 2, 0, 0]
 
 
-def test_text_turns_as_with_one_axis() -> None:
-    assert rotate(KEY, (7, 7, 7), 100, (2, 1, 1)) == rotate(KEY, 7, 100)
-
-
 def test_a_moved_key_turns_by_one_distance() -> None:
     """So a cache can move a key without its sections."""
     moved = rotate(rotate(KEY, (7, 9, 12), 100, (1, 2, 1)), -5, 100)
@@ -164,6 +146,5 @@ def test_a_moved_key_turns_by_one_distance() -> None:
 
 @pytest.mark.parametrize("sections", [(1, 2), (2, 2, 1), (4, 4, 4)])
 def test_sections_must_have_all_pairs(sections: tuple[int, ...]) -> None:
-    total = sum(sections)
-    with pytest.raises(ValueError, match=f"have {total} pairs, but a key has 4"):
+    with pytest.raises(ValueError, match=r"have \d+ pairs, but a key has 4"):
         rotate(KEY, (7, 9, 12), 100, sections)
