@@ -270,7 +270,8 @@ def get_text(member: Any) -> str:
 
 def write_body(name: str, parameters: Sequence[str], text: str, before: str = "") -> str:
     end = "\n    " if "\n\n" in text else ""
-    body = f'{before}def {name}({", ".join(parameters)}):\n    """'
+    head = fill(f"def {name}({', '.join(parameters)}):", WIDTH, subsequent_indent=" " * 8)
+    body = f'{before}{head}\n    """'
     body += indent(text, "    ").lstrip() + f'{end}"""\n    raise NotImplementedError\n'
     return indent(body, "    ")
 
