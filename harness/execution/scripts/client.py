@@ -34,7 +34,7 @@ def send(prompt: list[int], count: int, **more: Any) -> Any:
 def read(answer: Any) -> list[int]:
     """Returns the ids of the generated tokens of all choices in an answer or in a part of
     a stream."""
-    generated = []
+    generated: list[int] = []
     for choice in answer["choices"]:
         logprobs = choice.get("logprobs") or {}
         ids = [token["id"] for token in logprobs.get("content") or ()]
