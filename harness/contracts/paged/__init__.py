@@ -173,6 +173,8 @@ class PagedContract(Contract):
         if model.goes_far and source.below(8 if model.is_bound else 3):
             names = (*propose_next(model), *("finish" for _ in model.flights))
             steps = ("launch", "finish") if model.flights else ("run", "launch")
+            if model.is_bound and not model.away:
+                steps = steps[:1]
             following = [
                 x for name in names for x in (steps if name == "run" else [name])
             ]
