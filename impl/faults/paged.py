@@ -314,11 +314,11 @@ def paged_state_stored_early(cache: Any) -> None:
     end of a block is offloaded before the step has written it."""
     launch = cache.launch
 
-    def note_last() -> None:
-        launch()
+    def note_last(lags: bool = False) -> None:
+        launch(lags)
         flight = cache.launched[-1]
         flight.written = {
-            table[(part.end - 1) // group.block]
+            table[group.get_index(part.end, part.length)]
             for part in flight.parts
             for group, table in zip(cache.groups, part.tables, strict=True)
         }
