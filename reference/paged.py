@@ -95,7 +95,10 @@ class Request:
     Attributes:
         space: the namespace and the adapter.
         tokens: the inputs of the prompt, and the sampled tokens.
-        drafts: guessed tokens after `tokens`; `accept` confirms or drops them.
+        drafts: guessed tokens after `tokens`; `accept` confirms or drops them. Their
+            slots come after the slots of `tokens`, in this order.
+        parents: for each draft, the number of the draft that it follows, from 1, or 0 if
+            it follows `tokens`. Several may follow the same: drafts form a tree.
         is_held: whether the request holds slots. If not, it waits and has no computed
             tokens.
         computed: number of tokens whose K and V finished steps have computed.
@@ -110,6 +113,7 @@ class Request:
     def __init__(self, tokens: Sequence[Input], space: Space) -> None:
         self.tokens, self.space = list(tokens), space
         self.drafts: list[int] = []
+        self.parents: list[int] = []
         self.is_held = False
         self.computed = self.launched = self.scheduled = 0
         self.awaited = self.admitted = 0
@@ -136,8 +140,29 @@ class Request:
         """The number of tokens with K and V after the planned step, too."""
         return self.settled + self.scheduled
 
+    @property
+    def line(self) -> list[Input]:
+        """The computed tokens, each of which follows the token before it: the drafts are
+        left out unless they form a chain."""
+        return (self.known if self.is_chain else self.tokens)[: self.computed]
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each draft follows the draft before it."""
+        return self.parents == list(range(len(self.drafts)))
+
+    def list_path(self, draft: int) -> list[int]:
+        """Lists the tokens from the first after `tokens` to a draft, whose number counts
+        from 1; none for 0."""
+        path: list[int] = []
+        while draft > 0:
+            path.insert(0, self.drafts[draft - 1])
+            draft = self.parents[draft - 1]
+        return path
+
     def get_content(self, position: int) -> Content:
-        return self.space, tuple(self.known[: position + 1])
+        path = self.list_path(position + 1 - len(self.tokens))
+        return self.space, (*self.tokens[: position + 1], *path)
 
     def count_valid(self, group: Group, end: int) -> int:
         """Returns how many of the first `end` tokens have K and V in a group, if `end`
@@ -150,7 +175,8 @@ class Request:
 
     def drop(self) -> None:
         """Drops the drafts, the slots and the transfer; the tokens stay."""
-        self.drafts, self.is_held, self.transfer, self.skipped = [], False, None, []
+        self.drafts, self.parents, self.skipped = [], [], []
+        self.is_held, self.transfer = False, None
         self.computed = self.launched = self.scheduled = 0
         self.awaited = self.admitted = 0
 
@@ -308,7 +334,8 @@ class PagedCache:
         request.scheduled = min(count, len(request.known) - start)
         admitted = self.count_admitted(name, request.end)
         request.admitted = max(request.admitted, admitted)
-        del request.drafts[max(0, request.end - len(request.tokens)) :]
+        for drafts in (request.drafts, request.parents):
+            del drafts[max(0, request.end - len(request.tokens)) :]
         self.step.append(name)
 
     def can_lose(self, name: str, other: str) -> bool:
@@ -347,25 +374,42 @@ class PagedCache:
         self.finish()
 
     def accept(
-        self, name: str, accepted: int, sampled: int, drafts: Sequence[int] = ()
+        self,
+        name: str,
+        kept: int,
+        sampled: int,
+        drafts: Sequence[int] = (),
+        parents: Sequence[int] = (),
     ) -> None:
         """Confirms drafts of a request whose known tokens are all computed.
 
         Args:
             name: the name of the request.
-            accepted: number of correct drafts; the drafts after them are dropped.
+            kept: the number of the last correct draft, from 1; 0 if no draft is correct.
+                The drafts that lead to it are also correct. Other drafts are dropped.
             sampled: the next token, which is not computed yet.
             drafts: the drafts after `sampled`.
+            parents: for each draft, the number of the earlier draft that it follows, or 0
+                if it follows `sampled`; empty if each draft follows the one before it.
         """
         request = self.get(name)
         if not self.has_sampled(request):
             raise ValueError(f"accept: {name} has tokens that are not computed")
-        if not 0 <= accepted <= len(request.drafts):
+        if not 0 <= kept <= len(request.drafts):
             raise ValueError(
-                f"accept: {accepted} of the {len(request.drafts)} drafts of {name}"
+                f"accept: {kept} of the {len(request.drafts)} drafts of {name}"
             )
-        request.tokens += [*request.drafts[:accepted], sampled]
-        request.drafts = list(drafts)
+        parents = parents or range(len(drafts))
+        if len(parents) != len(drafts):
+            raise ValueError(f"accept: {len(parents)} parents of {len(drafts)} drafts")
+        for draft, parent in enumerate(parents, 1):
+            if not 0 <= parent < draft:
+                raise ValueError(
+                    f"accept: the parent of draft {draft} is {parent}, but must be 0 or"
+                    " an earlier draft"
+                )
+        request.tokens += [*request.list_path(kept), sampled]
+        request.drafts, request.parents = list(drafts), list(parents)
         request.computed = len(request.tokens) - 1
 
     def has_sampled(self, request: Request) -> bool:
@@ -509,34 +553,35 @@ class PagedCache:
     # --- branches -----------------------------------------------------------------------
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> None:
-        """Opens a request that continues from the computed tokens of another request.
+        """Opens a request that continues from the `line` of another request.
 
         Args:
             source: the name of the other request, which is in no unfinished step.
             target: the name of the new request.
-            tokens: the tokens of the new request after the computed tokens.
+            tokens: the tokens of the new request after these.
         """
         origin = self.get(source)
         if not origin.computed or origin.launched or origin.scheduled:
             raise ValueError(f"fork: {source} has not computed its step")
         if not tokens:
             raise ValueError("fork: the new request has no token to compute")
-        self.add(target, [*origin.known[: origin.computed], *tokens], origin.space)
+        self.add(target, [*origin.line, *tokens], origin.space)
         self.requests[target].is_held = True
-        self.requests[target].computed = origin.computed
+        self.requests[target].computed = len(origin.line)
         self.requests[target].skipped = list(origin.skipped)
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
-        """Keeps the first `to` tokens of a request and replaces the rest by `tokens`.
+        """Keeps the first `to` tokens of a `line` and replaces the rest by `tokens`.
 
         The request loses the computed tokens after the first `to`, but other requests may
         still hit them.
         """
         request = self.get(name)
         is_busy = request.launched + request.scheduled > 0
-        if is_busy or not 0 < to <= request.computed or not tokens:
+        if is_busy or not 0 < to <= len(request.line) or not tokens:
             raise ValueError(f"rewind: {name} to {to}")
         self.remember(request)
-        request.tokens = [*request.known[:to], *tokens]
-        request.drafts, request.computed, request.admitted = [], to, to
+        request.tokens = [*request.line[:to], *tokens]
+        request.drafts, request.parents = [], []
+        request.computed, request.admitted = to, to
         request.skipped = [position for position in request.skipped if position < to]

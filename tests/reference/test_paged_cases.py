@@ -4,10 +4,11 @@
 a request with these tokens, `in=x` in a namespace, `by=x` with an adapter,
 `extras=[[0,2,'k']]` with extras; `take a 2` schedules two of its tokens, `hit=2` behind
 a hit; `run` computes the step, as do `launch` and `finish`. `hits a` lists the hits that
-a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5. `is a` answers with
-its tokens, its drafts, and how many are computed; `-` for none. `slots a` answers with
-the number of tokens for which it has slots; `losers a` with the requests that may lose
-theirs to it.
+a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5, and `parents=[0]`
+makes a tree of its drafts. `is a` answers with its tokens, its drafts, and how many are
+computed; `-` for none. `content a 4` answers with the inputs up to the token in the slot
+of position 4, `slots a` with the number of tokens for which it has slots, `losers a` with
+the requests that may lose theirs to it.
 """
 
 from __future__ import annotations
@@ -142,6 +143,54 @@ nothing is sampled before all is computed
     take a 1; run; accept a 3 > error: accept: a has tokens that are not computed;
     take a 1; accept a 3 > error: accept: a has tokens that are not computed; run;
     accept a 3; is a > 1 2 3, -, 2
+# --- trees of drafts
+a draft follows its parent, beside its siblings
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4,5,6] parents=[0,0,1,1];
+    take a 9; run; content a 1 > 1 2; content a 2 > 1 2 3; content a 3 > 1 2 4;
+    content a 4 > 1 2 3 5; content a 5 > 1 2 3 6
+what is kept is the path to the last draft, not the drafts before it
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4,5,6] parents=[0,0,1,2];
+    take a 9; run; accept a 7 kept=4; is a > 1 2 4 6 7, -, 4; open b 1 2 4 6 7;
+    hits b > 0 1 2 3 4; open c 1 2 3 5; hits c > 0 1 2
+a path may end inside of the tree, or begin late in it
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4,5] parents=[0,1,0]; take a 9;
+    run; accept a 6 kept=1 drafts=[7,8] parents=[0,0]; is a > 1 2 3 6, 7 8, 3; take a 9;
+    run; accept a 9 kept=2; is a > 1 2 3 6 8 9, -, 5
+nothing of a tree is kept
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,0]; take a 9;
+    run; open b 1 2 3 4; hits b > 0 1 2; accept a 5; is a > 1 2 5, -, 2; hits b > 0 1 2
+two equal drafts are two
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,3,4] parents=[0,0,2]; take a 9;
+    run; content a 2 > 1 2 3; content a 3 > 1 2 3; accept a 5 kept=3;
+    is a > 1 2 3 4 5, -, 4
+a step that is too short drops the last drafts, which have no children in it
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4,5] parents=[0,0,2];
+    take a 3; is a > 1 2, 3 4, 1; run; accept a 6 kept=3 > error: accept: 3 of the 2
+    drafts of a; accept a 6 kept=2; is a > 1 2 4 6, -, 3
+a fork of a tree takes no drafts
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,0]; take a 9;
+    run; fork a b 5; is b > 1 2 5, -, 2; accept a 6 kept=2; is a > 1 2 4 6, -, 3;
+    accept a 7 > error: accept: a has tokens that are not computed
+unless the drafts that were computed form a chain
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,0]; take a 2;
+    run; fork a b 5; is b > 1 2 3 5, -, 3; rewind a 3 5; is a > 1 2 3 5, -, 3
+nor does a request go back to a draft of a tree
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,0]; take a 9;
+    run; rewind a 3 5 > error: rewind: a to 3; rewind a 2 5; is a > 1 2 5, -, 2; take a 9;
+    run; accept a 6; is a > 1 2 5 6, -, 3
+a request without slots has no tree
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,0]; preempt a;
+    is a > 1 2, -, 0; take a 9; run; accept a 5 kept=1 > error: accept: 1 of the 0 drafts
+    of a; accept a 5 drafts=[6,7]; is a > 1 2 5, 6 7, 2; content a 4 > 1 2 5 6 7
+a draft follows one before it
+    full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,2] > error:
+    accept: the parent of draft 2 is 2, but must be 0 or an earlier draft;
+    accept a 2 drafts=[3,4] parents=[2,1] > error: accept: the parent of draft 1 is 2, but
+    must be 0 or an earlier draft;
+    accept a 2 drafts=[3,4] parents=[-1,0] > error: accept: the parent of draft 1 is -1,
+    but must be 0 or an earlier draft;
+    accept a 2 drafts=[3,4] parents=[0] > error: accept: 1 parents of 2 drafts;
+    accept a 2 parents=[0] > error: accept: 1 parents of 0 drafts; is a > 1, -, 1
 # --- groups that lag
 what a group left out is hit nowhere, nor what comes after it
     full+full! | open a 1 2 3 4 5; take a 2; run; take a 1; run lags=True;
@@ -364,9 +413,18 @@ class PagedDesk(Desk):
         self.cache.schedule(name, count, hit)
 
     def do_accept(
-        self, name: str, token: int, kept: int = 0, drafts: Sequence[int] = ()
+        self,
+        name: str,
+        token: int,
+        kept: int = 0,
+        drafts: Sequence[int] = (),
+        parents: Sequence[int] = (),
     ) -> None:
-        self.cache.accept(name, kept, token, drafts)
+        self.cache.accept(name, kept, token, drafts, parents)
+
+    def do_content(self, name: str, position: int) -> Any:
+        _, inputs = self.cache.requests[name].get_content(position)
+        return inputs
 
     def do_is(self, name: str) -> str:
         request = self.cache.requests[name]
