@@ -170,13 +170,44 @@ class PagedCache(Protocol):
         dropped, even if there is a new request with this name."""
 
     def accept(
-        self, request: str, kept: int, sampled: int, drafts: Sequence[int]
-    ) -> None:
-        """Keeps the first computed drafts, appends the sampled token, and takes new
-        drafts; drops the other drafts.
+        self,
+        request: str,
+        kept: int,
+        sampled: int,
+        drafts: Sequence[int],
+        parents: Sequence[int] = (),
+    ) -> Sequence[tuple[int, int, int, int]] | None:
+        """Keeps computed drafts, appends the sampled token, and takes new drafts; drops
+        the other drafts.
+
+        `parents` is given if the config field `trees` is true.
+
+        Args:
+            request: the name of the request.
+            kept: the number of the last draft to keep, from 1; 0 to keep no draft. The
+                drafts that lead to this draft are also kept. In a chain, these are the
+                first `kept` drafts.
+            sampled: the next token.
+            drafts: the drafts after this token. They get slots in this order, after the
+                slot of the token.
+            parents: for each draft, the number of the earlier draft that it follows; 0 if
+                it follows the sampled token. Empty if each draft follows the draft before
+                it. In `attend`, a draft attends to itself, the drafts that lead to it,
+                and all tokens before the drafts.
 
         In a state group, the state after the last kept draft becomes the state of the
         request: its block moves to the entry of its position, or is copied (`copies`).
+
+        Returns:
+            The slots whose contents must move, in order, so that kept drafts lie in the
+            slots of their new positions: (block, index in the block) of the source and of
+            the target. A cache that stores K and V moves them itself, and also reports
+            the moves. None for no moves.
+
+        Raises:
+            "usage" error: not all tokens of the request are computed; there are fewer
+                than `kept` drafts; there is not one parent for each draft; or a parent is
+                not an earlier draft or 0. Nothing changes.
         """
 
     def preempt(self, request: str) -> None:
@@ -187,6 +218,9 @@ class PagedCache(Protocol):
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> bool:
         """Opens a request with the computed tokens of `source`, followed by `tokens`.
+
+        Drafts count as tokens if they form a chain, here and in `rewind`. The new request
+        takes no drafts of a tree.
 
         Returns:
             Whether there was room; if not, nothing changes.

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.impl.faults.fault import edit, mistake, rewrite
 from lockstep.impl.shared.block_pool import list_held
+from lockstep.impl.shared.paged import list_path
 from lockstep.impl.shared.paged_groups import SlidingGroup, StateGroup
 from lockstep.impl.shared.prefix_hash import PrefixHash
 
@@ -390,6 +391,50 @@ def paged_flight_without_hold(cache: Any) -> None:
     """A request that ends frees its blocks for a load while a launched step has still to
     write to them."""
     cache.hold = lambda flight, blocks: None
+
+
+# --- trees of drafts --------------------------------------------------------------------
+
+
+@mistake("paged-full", 7, "SGLang PR#15360")
+def paged_path_stays_scattered(cache: Any) -> None:
+    """The drafts that are kept stay in their slots, between those of rejected drafts."""
+    cache.move_drafts = lambda request, path: []
+
+
+@mistake("paged-full", 7)
+def paged_path_of_siblings(cache: Any) -> None:
+    """The tokens of the first drafts are kept, not those of the path."""
+    kept = "request.drafts[draft - 1] for draft in "
+    edit(cache, "accept", f"{kept}path", f"{kept}range(1, len(path) + 1)")
+
+
+@mistake("paged-full", 7, "SGLang PR#7239")
+def paged_tree_by_step(cache: Any) -> None:
+    """The slots of drafts are taken step by step, but the drafts lie branch by branch."""
+    move_drafts = cache.move_drafts
+
+    def move_by_step(request: Any, path: Sequence[int]) -> Any:
+        begin = len(request.tokens)
+        numbers = range(1, len(request.drafts) + 1)
+        depths = [len(list_path(request.parents, number)) for number in numbers]
+        by_step = sorted(range(len(depths)), key=depths.__getitem__)
+        return move_drafts(request, [begin + by_step.index(at - begin) for at in path])
+
+    cache.move_drafts = move_by_step
+
+
+@mistake("paged-full", 6)
+def paged_siblings_seen(cache: Any) -> None:
+    """A draft of a tree attends to all drafts before it, as in a chain."""
+
+    def attend_unmasked(layer: int, queries: Any) -> Any:
+        for part in cache.parts:
+            part.parents = list(range(len(part.parents)))
+        return attend(layer, queries)
+
+    if hasattr(cache, "memory"):
+        attend, cache.attend = cache.attend, attend_unmasked
 
 
 # --- layers that read another -----------------------------------------------------------

@@ -56,6 +56,7 @@ PAGED_OPERATIONS = frozenset(
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hash_block": (None, None, 1, 2),
     "drop_last": (False, False, False, True),
+    "trees": (False, True, True),
     "extra_keys": (False, True),
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),

@@ -14,13 +14,19 @@ from lockstep.impl.shared.errors import MisuseError
 from lockstep.impl.shared.paged_groups import Group, StateGroup, Table, make_group
 from lockstep.impl.shared.prefix_hash import Extra, PrefixHash
 
+Move = tuple[int, int, int, int]
+"""A block and the index of a slot in it, and the block and the index of the slot to which
+the content is copied."""
+
 
 class PagedRequest:
     """One request.
 
     Attributes:
         tokens: the prompt and the sampled tokens.
-        drafts: draft tokens after `tokens`.
+        drafts: draft tokens after `tokens`; their slots are in this order.
+        parents: for each draft, the number of the draft that it follows, from 1; 0 if it
+            follows `tokens`.
         hash: the names and extras of the request, and the keys of the prefixes of
             `tokens`, without drafts.
         tables: the block table of each group; None while the request waits.
@@ -38,6 +44,7 @@ class PagedRequest:
     def __init__(self, tokens: Sequence[int], prefix_hash: PrefixHash) -> None:
         self.tokens, self.hash = list(tokens), prefix_hash
         self.drafts: list[int] = []
+        self.parents: list[int] = []
         self.tables: list[Table] | None = None
         self.published = self.awaited = 0
         self.set_computed(0)
@@ -63,6 +70,12 @@ class PagedRequest:
     def known(self) -> int:
         return len(self.tokens) + len(self.drafts)
 
+    @property
+    def line(self) -> list[int]:
+        """The computed tokens, with drafts only if they form a chain."""
+        is_chain = self.parents == list(range(len(self.drafts)))
+        return [*self.tokens, *(self.drafts if is_chain else ())][: self.computed]
+
 
 @dataclass
 class Part:
@@ -73,6 +86,7 @@ class Part:
         start, end: the step computes the positions [start, end).
         length: the number of tokens; the positions from `length` on are drafts.
         tables: the block tables for the step.
+        parents: the parents of the drafts, which are the last tokens of the step.
     """
 
     request: PagedRequest | None
@@ -80,6 +94,7 @@ class Part:
     end: int
     length: int
     tables: list[Table]
+    parents: list[int]
 
 
 @dataclass
@@ -260,8 +275,10 @@ class BlockManager:
             request.published, request.passed = start, [0] * len(tables)
             request.set_computed(start)
         request.tables, request.end = tables, end
-        del request.drafts[max(0, end - length) :]
-        self.step.append(Part(request, start, end, length, tables))
+        for drafts in (request.drafts, request.parents):
+            del drafts[max(0, end - length) :]
+        parents = [*request.parents]
+        self.step.append(Part(request, start, end, length, tables, parents))
         return start
 
     def plan(
@@ -383,8 +400,14 @@ class BlockManager:
                 request.passed[number] = last
 
     def accept(
-        self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
-    ) -> None:
+        self,
+        name: str,
+        kept: int,
+        sampled: int,
+        drafts: Sequence[int],
+        parents: Sequence[int] = (),
+    ) -> list[Move]:
+        """Keeps drafts and takes new drafts; see `harness.backends.paged`."""
         request = self.get(name)
         if (
             request.tables is None
@@ -395,16 +418,42 @@ class BlockManager:
                 f"accept: not all tokens of request {name} are computed yet; schedule"
                 " and run them first"
             )
-        if not 0 <= accepted <= len(request.drafts):
+        if not 0 <= kept <= len(request.drafts):
             raise MisuseError(
-                f"accept: accepted must be 0 … {len(request.drafts)}, the number of"
-                f" drafts of request {name}, not {accepted}"
+                f"accept: kept must be 0 … {len(request.drafts)}, the number of"
+                f" drafts of request {name}, not {kept}"
             )
-        self.confirm(request, request.tables, accepted)
-        request.tokens += [*request.drafts[:accepted], sampled]
+        parents = list(parents or range(len(drafts)))
+        are_earlier = all(0 <= parent < at for at, parent in enumerate(parents, 1))
+        if len(parents) != len(drafts) or not are_earlier:
+            raise MisuseError(
+                f"accept: parents must have the number of an earlier draft, or 0, for"
+                f" each of the {len(drafts)} drafts, not {parents}"
+            )
+        path, before = list_path(request.parents, kept), len(request.tokens) - 1
+        moves = self.move_drafts(request, [before + draft for draft in path])
+        self.confirm(request, request.tables, kept)
+        request.tokens += [*(request.drafts[draft - 1] for draft in path), sampled]
         request.set_computed(len(request.tokens) - 1)
-        request.drafts = list(drafts)
+        request.drafts, request.parents = list(drafts), parents
         self.settle(request)
+        return moves
+
+    def move_drafts(self, request: PagedRequest, path: Sequence[int]) -> list[Move]:
+        """Moves drafts from the slots of the positions `path` to the slots after those of
+        the request's tokens.
+
+        No other request needs the content of these slots, because a fork takes drafts
+        only if they form a chain, whose drafts do not move.
+        """
+        assert request.tables is not None
+        pairs = zip(path, range(len(request.tokens), request.known), strict=False)
+        return [
+            (*group.locate(table, source), *group.locate(table, target))
+            for source, target in pairs
+            for group, table in zip(self.groups, request.tables, strict=True)
+            if source != target
+        ]
 
     def confirm(self, request: PagedRequest, tables: Sequence[Table], kept: int) -> None:
         """Changes tables of a request whose first `kept` drafts become tokens."""
@@ -417,7 +466,7 @@ class BlockManager:
     def preempt(self, name: str) -> None:
         request = self.get(name)
         self.let_go(request)
-        request.drafts = []
+        request.drafts, request.parents = [], []
 
     def free(self, name: str, reuse: bool) -> None:
         request = self.get(name)
@@ -440,23 +489,20 @@ class BlockManager:
         request.set_computed(0)
 
     def withdraw(self, request: PagedRequest) -> None:
-        """Removes the prefixes of a request from the pool, if no other request holds
-        their blocks."""
-        blocks = {block for table in request.tables or () for block in list_held(table)}
+        """Removes the prefixes of a request from the pool, except those that another
+        request also has. A fork may hold a block, but not have what its source has added
+        to the block."""
+        others = (other for other in self.requests.values() if other is not request)
+        shared = {key for other in others for key in self.list_settled(other)}
         for entries in self.blocks.entries:
             for key in self.list_settled(request):
-                block = entries.get(key)
-                if block is not None and self.count_users(block) <= (block in blocks):
-                    self.blocks.forget(block)
+                if key in entries and key not in shared:
+                    self.blocks.forget(entries[key])
 
     def list_settled(self, request: PagedRequest) -> list[bytes]:
         """Lists the keys of the tokens that are computed, launched or being loaded."""
         settled = max(request.begun, request.awaited)
         return request.hash.extend(request.tokens)[: settled // self.unit]
-
-    def count_users(self, block: int) -> int:
-        """Counts the requests that hold a block."""
-        return self.blocks.references[block] - self.in_flight[block]
 
     def evict(self, count: int) -> int:
         return self.blocks.evict(count)
@@ -486,17 +532,16 @@ class BlockManager:
                 f"fork: request {source} has no computed tokens, or its step has not"
                 " finished yet"
             )
-        tokens_known = [*request.tokens, *request.drafts][: request.computed]
+        line = request.line
         if not tokens:
             raise MisuseError(
                 f"fork: tokens is empty; give request {target} at least one token to"
                 " compute"
             )
-        self.check_new(target, [*tokens_known, *tokens])
-        prefix_hash = request.hash.branch(request.computed)
-        branch = PagedRequest([*tokens_known, *tokens], prefix_hash)
+        self.check_new(target, [*line, *tokens])
+        branch = PagedRequest([*line, *tokens], request.hash.branch(len(line)))
         branch.tables = [list(table) for table in request.tables]
-        branch.set_computed(request.computed)
+        branch.set_computed(len(line))
         branch.published, branch.passed = request.published, [*request.passed]
         branch.lost = request.lost
         for table in branch.tables:
@@ -507,10 +552,11 @@ class BlockManager:
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> bool:
         request = self.get(name)
-        if request.tables is None or request.is_busy or not 0 < to <= request.computed:
+        line = request.line
+        if request.tables is None or request.is_busy or not 0 < to <= len(line):
             raise MisuseError(
                 f"rewind: request {name} must be in no step, and can go back to 1 …"
-                f" {request.computed} tokens, not to {to}"
+                f" {len(line)} tokens, not to {to}"
             )
         if not tokens:
             raise MisuseError(
@@ -524,8 +570,8 @@ class BlockManager:
         self.confirm(request, request.tables, to - settled)
         for group, table in pairs:
             group.cut(table, to)
-        request.tokens = [*request.tokens, *request.drafts][:to] + list(tokens)
-        request.drafts = []
+        request.tokens = line[:to] + list(tokens)
+        request.drafts, request.parents = [], []
         request.set_computed(to)
         request.hash.cut(to)
         request.published = min(request.published, to - to % self.unit)
@@ -541,6 +587,16 @@ class BlockManager:
     def copies(self) -> list[tuple[int, int]]:
         copies, self.pending = self.pending, []
         return copies
+
+
+def list_path(parents: Sequence[int], draft: int) -> list[int]:
+    """Lists the numbers of the drafts that lead to a draft, and its number; none for
+    0."""
+    path: list[int] = []
+    while draft:
+        path.insert(0, draft)
+        draft = parents[draft - 1]
+    return path
 
 
 def find(groups: Sequence[Group], keys: Sequence[bytes], most: int) -> int:

@@ -57,6 +57,12 @@ class Group(ABC):
             table.append(self.get(keys, min(hit, begin + self.block)))
         return table
 
+    def locate(self, table: Table, position: int) -> tuple[int, int]:
+        """Returns the block of a position, and its index in the block."""
+        block = table[position // self.block]
+        assert block is not None
+        return block, position % self.block
+
     def list_written(self, start: int, end: int, length: int) -> list[int]:
         """Lists the table indexes of the blocks to which the step [start, end) writes;
         the positions from `length` on are drafts."""

@@ -328,9 +328,6 @@ class TieredManager(BlockManager):
                 if key in entries:
                     self.host.forget(entries[key])
 
-    def count_users(self, block: int) -> int:
-        return super().count_users(block) - self.pinned[block]
-
     def reset(self) -> bool:
         if not self.is_idle:
             return False

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged import PagedRequest, Part
+from lockstep.impl.shared.paged import Move, PagedRequest, Part, list_path
 from lockstep.impl.shared.paged_groups import Group, StateGroup, Table
 from lockstep.impl.shared.paged_host import Pairs, TieredManager
 
@@ -191,6 +191,14 @@ class StoringManager(TieredManager):
         super().copy(source, target)
         if not self.launched:
             self.memory.copy(source, target)
+
+    def move_drafts(self, request: PagedRequest, path: Sequence[int]) -> list[Move]:
+        moves, size = super().move_drafts(request, path), self.memory.size
+        sources = [block * size + index for block, index, _, _ in moves]
+        targets = [block * size + index for _, _, block, index in moves]
+        for layer in range(self.memory.layers if moves else 0):
+            self.memory.write(layer, targets, *self.memory.read(layer, sources))
+        return moves
 
     def schedule(self, request: str, count: int) -> int | None:
         self.spans.clear()
@@ -395,4 +403,9 @@ def see(group: Group, part: Part) -> npt.NDArray[np.bool_]:
     queries = np.arange(part.start, part.end)
     firsts = np.array([group.first(query) for query in queries.tolist()])
     seen: npt.NDArray[np.bool_] = positions >= firsts[:, None]
-    return seen & (positions <= queries[:, None])
+    seen &= positions <= queries[:, None]
+    drafts = range(1, len(part.parents) + 1)
+    for draft in drafts:
+        path = [number in list_path(part.parents, draft) for number in drafts]
+        seen[draft - 1 - len(drafts), -len(drafts) :] &= path
+    return seen

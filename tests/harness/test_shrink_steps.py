@@ -40,6 +40,10 @@ def opened(name: str, tokens: Sequence[int], **more: Any) -> dict[str, Any]:
     return {"op": "open", "request": name, "tokens": tokens, **more}
 
 
+def accept(**fields: Any) -> dict[str, Any]:
+    return {"op": "accept", "request": "a", "sampled": 1, **fields}
+
+
 CLONE = {"op": "clone", "into": "b"}
 COPY = {"op": "copy_prefix", "source": 0, "target": 1, "length": 1}
 PREPARE = {"op": "prepare", "offsets": [0, 4]}
@@ -103,7 +107,18 @@ UNIFIED: dict[str, tuple[Ops, Ops]] = {
 
 
 NEW, CUT = [1, 2, 1, 2], [[1, 3, "x"]]
+TREE = {"drafts": [1, 2, 1], "parents": [0, 1, 1]}
 PAGED: dict[str, tuple[Ops, Ops]] = {
+    "a tree with fewer drafts": (
+        [accept(**TREE)],
+        [accept(drafts=[1, 2], parents=[0, 1])],
+    ),
+    "a chain": ([accept(**TREE)], [accept(drafts=TREE["drafts"])]),
+    "a draft that begins a branch": (
+        [accept(**TREE)],
+        [accept(**{**TREE, "parents": [0, 0, 1]})],
+    ),
+    "no drafts": ([accept(kept=1, **TREE)], [accept()]),
     "no first token, and the extras where they then are": (
         [opened("a", NEW, extras=[[0, 1, "x"], [1, 4, "y"]]), opened("b", NEW)],
         [opened("a", NEW[1:], extras=[[0, 3, "y"]]), opened("b", NEW[1:])],
@@ -138,6 +153,7 @@ def test_simpler_operations(name: str) -> None:
         config = {"contract": "unified", "kind": "causal", "sequences": 8}
     if name in PAGED:
         config = {"contract": "paged", "kind": "paged-full", "extra_keys": True}
+        config |= {"trees": True, "lookahead": 3}
     before, after = {**LAYER, **UNIFIED, **PAGED}[name]
     assert is_proposed(make(*before, **config), make(*after, **config))
 

@@ -131,6 +131,34 @@ def test_a_rejected_draft_that_a_fork_has_published_is_copied_first() -> None:
     assert compute(manager, "c", 1, 2, 3, 9) == 3  # what b computed can still be hit
 
 
+def test_a_fork_does_not_keep_what_its_source_adds_to_their_block() -> None:
+    """Generated programs come here once in thousands."""
+    manager = make()
+    compute(manager, "a", 1, 2)
+    manager.accept("a", 0, 3, [4, 5], [0, 0])
+    take(manager, "a")
+    assert manager.fork("a", "b", [6])
+    [[_, shared, last]] = manager.tables("b")
+    assert manager.accept("a", 2, 7, []) == [(last, 0, shared, 1)]
+    manager.open("c", [1, 2, 3, 5, 8])
+    assert manager.match("c") == 4
+    manager.free("a", False)
+    assert manager.match("c") == 2
+
+
+def test_drafts_that_are_no_tree_change_nothing() -> None:
+    manager = make()
+    compute(manager, "a", 1)
+    for parents in ([0], [0, 2], [1, 0], [-1, 0], [0, 1, 2]):
+        with pytest.raises(MisuseError, match="parents must have the number of an ear"):
+            manager.accept("a", 0, 2, [3, 4], parents)
+    with pytest.raises(MisuseError, match=r"kept must be 0 … 0"):
+        manager.accept("a", 1, 2, [3])
+    assert manager.requests["a"].tokens == [1]
+    assert manager.accept("a", 0, 2, [3, 4]) == []
+    assert manager.requests["a"].parents == [0, 1]
+
+
 @pytest.mark.parametrize("kind", ["sliding", "chunked"])
 def test_a_hit_may_end_inside_of_a_block_whose_end_is_gone(kind: str) -> None:
     """Of positions 0 and 1 only the first is left: not the whole block, but one token."""

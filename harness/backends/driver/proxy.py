@@ -105,7 +105,8 @@ class Cache(Proxy):
         return variant if variant in self.table else name
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Sends a message with the arguments as its fields.
+        """Sends a message with the arguments as its fields; the last fields may be
+        optional, without arguments.
 
         Returns None for an empty answer, the value of its only field, or a tuple of its
         fields.
@@ -117,7 +118,11 @@ class Cache(Proxy):
         for argument in arguments if name in CONSUMING else ():
             if isinstance(argument, Proxy) and argument is not self:
                 argument.release()
-        named = [name for name in answer.__struct_fields__ if name not in NOT_RETURNED]
+        named = [
+            name
+            for name in answer.__struct_fields__
+            if name not in NOT_RETURNED and getattr(answer, name) is not UNSET
+        ]
         if named == ["keys", "values"] and answer.keys is None and answer.values is None:
             return None
         values = [self.from_wire(field, getattr(answer, field)) for field in named]

@@ -24,6 +24,7 @@ from lockstep.harness.contracts.paged.domain import (
     FEW_BLOCKS,
     FOR_DRAFTS,
     GROUPS,
+    TREE_DRAFTS,
     get_domain,
 )
 from lockstep.harness.contracts.paged.model import (
@@ -83,7 +84,7 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"extra_keys", "flight", "reads", "scope"}
+        | {"extra_keys", "flight", "reads", "scope", "trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -103,6 +104,7 @@ class PagedContract(Contract):
     settings: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "hash_block": (None, 1, 2),
         "drop_last": (False, True),
+        "trees": (False, True),
         "extra_keys": (False, True),
         "host": (0, 4),
         "flight": (0, 2),
@@ -148,6 +150,11 @@ class PagedContract(Contract):
             return (*few, *FOR_DRAFTS * any(declared.config.get("lookahead", ())))
         if name == "lookahead" and "state" in types:
             return declared.config.get(name, (0,))
+        drafts = declared.config.get("lookahead", TREE_DRAFTS)
+        if name == "trees" and not (types == {"full"} and any(drafts)):
+            return (False,)
+        if name == "lookahead" and config["trees"]:
+            return [item for item in drafts if item]
         if name == "aligned" and "state" not in types:
             return (False,)
         if name == "reads":

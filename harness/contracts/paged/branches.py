@@ -105,6 +105,7 @@ class Free(LettingGo):
 
 class Fork(OnRequest):
     """Opens a request `target` with the computed tokens of `source`, and then `tokens`.
+    Drafts count only if they form a chain.
 
     Answer: `ok`: false if there are too few blocks.
     """
@@ -126,7 +127,7 @@ class Fork(OnRequest):
         return self.why_illegal_here(op, model, request) if request else None
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        return model.why_too_long(request.computed + len(op.get("tokens", [1])))
+        return model.why_too_long(len(request.line) + len(op.get("tokens", [1])))
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not request.computed or request.end > request.computed
@@ -138,7 +139,7 @@ class Fork(OnRequest):
         if fields is None:
             return None
         origin = model.cache.requests[fields["request"]]
-        room = model.config["max_length"] - origin.computed
+        room = model.config["max_length"] - len(origin.line)
         tokens = draw_tokens(source, min(room, source.pick((1, 2, 3))))
         target = find_free_name(model)
         return {"source": fields["request"], "target": target, "tokens": tokens}
@@ -193,7 +194,8 @@ class Fork(OnRequest):
 
 
 class Rewind(OnRequest):
-    """Truncates a request to its first `to` tokens, then appends `tokens`.
+    """Truncates a request to its first `to` tokens, then appends `tokens`. Drafts count
+    only if they form a chain.
 
     Answer: `ok`: false if a group has dropped the content that is needed there.
     """
@@ -218,7 +220,7 @@ class Rewind(OnRequest):
         return request.end > request.computed or not request.computed
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        end = request.computed
+        end = len(request.line)
         to = source.pick((end, end - 1, end // 2, end - 2, end - 3))
         to = min(max(1, to), model.config["max_length"] - 1)
         room = model.config["max_length"] - to
@@ -230,7 +232,7 @@ class Rewind(OnRequest):
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)
-        ahead = model.cache.requests[op["request"]].computed + 1
+        ahead = len(model.cache.requests[op["request"]].line) + 1
         wrong: Sequence[Mapping[str, Any]]
         wrong = ({"to": 0}, {"to": ahead, "tokens": [1]}, {"tokens": []})
         return {**op, **source.pick(wrong)}
@@ -238,7 +240,7 @@ class Rewind(OnRequest):
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, to, tokens = op["request"], op["to"], op["tokens"]
         request = model.cache.requests.get(name)
-        end = request.computed if request and not self.is_misuse(model, request) else 0
+        end = len(request.line) if request and not self.is_misuse(model, request) else 0
         if not tokens or not 0 < to <= end:
             return ask(lambda: model.cache.rewind(name, to, tokens))
         full = all(group.type == "full" for group in model.cache.groups)

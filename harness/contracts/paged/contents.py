@@ -144,6 +144,12 @@ class Contents:
         """Copies blocks within the device, in the given order."""
         copy_blocks(self.device, self.device, pairs)
 
+    def move(self, source: Slot, target: Slot) -> None:
+        """Copies the content of a slot of the device to another slot."""
+        self.device.pop(target, None)
+        if source in self.device:
+            self.device[target] = self.device[source]
+
     def begin(self, name: str, pairs: Pairs, leaves: bool) -> None:
         """Begins a transfer; its target blocks must not be read until it ends.
 

@@ -66,6 +66,9 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "dtype": ("float32", "float16", "bfloat16"),
 }
 
+TREE_DRAFTS = (3, 5, 2)
+"""The maximum numbers of drafts that are drawn if drafts form trees."""
+
 FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
 """The numbers of blocks drawn if all groups are states; a request needs few states."""
 FOR_DRAFTS = (16, 24, 40)

@@ -70,6 +70,7 @@ CONFIG: Mapping[str, Schema] = {
     "prefix_cache": {"type": "boolean", "default": True},
     "drop_last": {"type": "boolean", "default": False},
     "extra_keys": {"type": "boolean", "default": False},
+    "trees": {"type": "boolean", "default": False},
     "lookahead": {**integer(0, 8), "default": 0},
     "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
@@ -101,6 +102,8 @@ CONFIG: Mapping[str, Schema] = {
 * `drop_last`: whether the last unit of the longest possible hit is computed again to get
   its outputs (EAGLE).
 * `extra_keys`: whether requests may have adapters and extras.
+* `trees`: whether several drafts may follow the same token. Each draft has a slot of its
+  own. `accept` moves the drafts that it keeps to the slots of their positions.
 * `lookahead`: the maximum number of drafts. A step with drafts writes a state after the
   last confirmed token, as every step, and a state after each draft.
 * `host`: the number of host blocks, to which device blocks are offloaded; 0 for none.
@@ -170,6 +173,10 @@ def why_illegal_config(config: Config) -> str | None:
         return f"reads: {reason}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
+    if config["trees"] and not config["lookahead"]:
+        return "trees needs drafts; set lookahead to 1 or more"
+    if config["trees"] and set(types) != {"full"}:
+        return "trees needs groups of the type full only"
     return None
 
 
@@ -222,6 +229,7 @@ class Part(NamedTuple):
         length: the number of tokens; the positions from `length` on are drafts.
         lost: the first position without content in groups that may lag.
         lags: whether the step leaves out these groups.
+        contents: the contents of the positions [start, end).
     """
 
     name: str
@@ -232,6 +240,7 @@ class Part(NamedTuple):
     length: int
     lost: int
     lags: bool
+    contents: Sequence[Content]
 
     def count_valid(self, group: Group) -> int:
         """Returns how many of the positions [0, end) have content in a group."""
@@ -266,6 +275,7 @@ class PagedModel:
             since then; a backend may keep these blocks until the step finishes.
         ran: the last step that finished.
         returned: its parts whose requests have kept their slots.
+        accepted: (name, begin, end) of the drafts that the last `accept` kept.
         leaning: the requests of this step that reuse tokens computed in the same step.
         spans: request → (begin of its latest step, largest end of its slots), to count
             blocks.
@@ -308,6 +318,7 @@ class PagedModel:
         self.lost: list[int] = []
         self.ran: Step = []
         self.returned: Step = []
+        self.accepted: list[tuple[str, int, int]] = []
         self.spans: dict[str, tuple[int, int]] = {}
         self.transfers: dict[str, Transfer] = {}
         self.copied = 0
@@ -342,6 +353,12 @@ class PagedModel:
 
     def list_tags(self, request: Request, begin: int, end: int) -> list[int]:
         return [self.get_tag(request, position) for position in range(begin, end)]
+
+    def list_seen(self, content: Content, first: int) -> list[int]:
+        """Lists the tags of the tokens of a content, from position `first` on."""
+        space, inputs = content
+        ends = range(first + 1, len(inputs) + 1)
+        return [self.tags[space, inputs[:end]] for end in ends]
 
     def list_live(self) -> Mapping[int, int]:
         """Returns tag → position of all tokens that any request has computed."""
@@ -382,7 +399,9 @@ class PagedModel:
             start, end, length = request.begun, request.end, len(request.tokens)
             tags = self.list_tags(request, 0, end)
             lost = min([end, *request.skipped, *[start] * lags])
-            step.append(Part(name, start, end, request, tags, length, lost, lags))
+            contents = [request.get_content(at) for at in range(start, end)]
+            more = length, lost, lags, contents
+            step.append(Part(name, start, end, request, tags, *more))
         self.cache.launch(lags)
         self.flights.append(step)
         self.lost.append(0)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec import UnsetType
 
-from lockstep.harness.backends.driver.messages import KEYS
+from lockstep.harness.backends.driver.messages import KEYS, NUMBERS
 from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask, index
 from lockstep.harness.contracts.paged.base import (
@@ -231,7 +231,7 @@ class Schedule(GoingOn):
         for group in model.config["groups"]:
             block = group["block"]
             edges += [block - request.begun % block, block + 1, 2 * block]
-        if request.drafts and source.below(2):
+        if request.drafts and source.below(8 if model.config["trees"] else 2):
             edges = [remaining]
         return {"count": max(1, min(source.pick(edges), remaining))}
 
@@ -440,16 +440,27 @@ class Run(Launch):
 
 
 class Accept(GoingOn):
-    """Continues after the last computed token: keeps `kept` drafts, appends the token
-    `sampled`, and adds new `drafts`.
+    """Continues after the last computed token: keeps draft `kept` (from 1; 0: none) and
+    the drafts that lead to it, appends the token `sampled`, and adds new `drafts`. Each
+    draft follows the draft before it, or the draft with the number in `parents` (0 for
+    `sampled`).
 
     Answer: `{}` or `error`.
     """
 
-    name, weight = "accept", 12
+    name, weight, result = "accept", 12, "moves"
     effect = Effect.ADDS
     messages = {
-        "accept": ({"request": str, "kept": int, "sampled": int, "drafts": list[int]}, {})
+        "accept": (
+            {
+                "request": str,
+                "kept": int,
+                "sampled": int,
+                "drafts": list[int],
+                "parents": NUMBERS,
+            },
+            {"moves": list[tuple[int, int, int, int]] | UnsetType},
+        )
     }
     answer = schemas.NOTHING_OR_USAGE
     fields: ClassVar[Mapping[str, Schema]] = {
@@ -457,6 +468,12 @@ class Accept(GoingOn):
         "kept": {**integer(0, 8), "default": 0},
         "sampled": TOKEN,
         "drafts": {"type": "array", "items": TOKEN, "maxItems": 8, "default": []},
+        "parents": {
+            "type": "array",
+            "items": integer(-1, 8),
+            "maxItems": 9,
+            "default": [],
+        },
     }
     filling: ClassVar[Mapping[str, Any]] = {"sampled": 1}
 
@@ -464,55 +481,75 @@ class Accept(GoingOn):
         drafts = len(op.get("drafts", ()))
         if drafts > model.config["lookahead"]:
             return "these are more drafts than the lookahead"
-        length = len(request.tokens) + min(op.get("kept", 0), len(request.drafts))
-        if length + 1 + drafts > model.config["max_length"]:
+        if op.get("parents") and not model.config["trees"]:
+            return "the config has no trees"
+        path = request.list_path(min(op.get("kept", 0), len(request.drafts)))
+        if len(request.tokens) + len(path) + 1 + drafts > model.config["max_length"]:
             return "it would be too long"
         return None
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
         drafted = len(request.drafts)
-        count_kept = source.pick((0, drafted, source.between(0, drafted)))
-        room = model.config["max_length"] - len(request.tokens) - count_kept - 1
-        most = min(model.config["lookahead"], room)
+        kept = source.pick((0, drafted, source.between(0, drafted)))
+        length = len(request.tokens) + len(request.list_path(kept)) + 1
+        most = min(model.config["lookahead"], model.config["max_length"] - length)
         count = source.pick((0, most, most, most // 2)) if most > 0 else 0
         drafts = draw_tokens(source, count)
         [sampled] = draw_tokens(source, 1)
-        return {"sampled": sampled, "kept": count_kept, "drafts": drafts}
+        earlier = range(count if model.config["trees"] else 0)
+        parents = [source.pick((0, at, source.between(0, at))) for at in earlier]
+        return {"sampled": sampled, "kept": kept, "drafts": drafts, "parents": parents}
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not model.cache.has_sampled(request)
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws a call for an invalid request, or one that keeps too many drafts."""
+        """Draws a call for an invalid request, or one that keeps too many drafts, or one
+        whose drafts do not form a tree."""
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)
+        if op["parents"] and source.below(2):
+            *parents, last = op["parents"]
+            wrong = [*parents, len(op["drafts"])], [*parents, -1], [*parents, last, last]
+            return {**op, "parents": source.pick(wrong)}
         drafts = len(model.cache.requests[op["request"]].drafts)
-        return {**op, "kept": drafts + 1, "drafts": []} if drafts < 8 else None
+        too_many = {"kept": drafts + 1, "drafts": [], "parents": []}
+        return {**op, **too_many} if drafts < 8 else None
 
     def describe(self, op: Op) -> str:
-        count_kept = f"keeps {op['kept']} drafts and " if op["kept"] else ""
+        kept = f"keeps the drafts up to number {op['kept']}, " if op["kept"] else ""
         drafts = f", and drafts {op['drafts']}" if op["drafts"] else ""
-        return f"{op['request']} {count_kept}samples {op['sampled']}{drafts}"
+        parents = f" after the drafts {op['parents']}" if op["parents"] else ""
+        return f"{op['request']} {kept}samples {op['sampled']}{drafts}{parents}"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        name, kept, drafts = op["request"], op["kept"], op["drafts"]
+        name, *values = (op[field] for field in self.fields)
         request = model.cache.requests.get(name)
-        gone = len(request.drafts) - kept if request else 0
-        answer = ask(lambda: model.cache.accept(name, kept, op["sampled"], drafts))
+        begin, drafted = (len(request.tokens), len(request.drafts)) if request else (0, 0)
+        model.accepted = []
+        answer = ask(lambda: model.cache.accept(name, *values))
         if request is not None and "error" not in answer:
-            model.sampled.setdefault(name, request.computed)
-            model.name_contents(name, request.computed)
-            past = {"kept": kept, "rejected": gone, "drafted": drafts}
+            end = request.computed
+            model.accepted = [(name, begin, end)]
+            model.sampled.setdefault(name, end)
+            model.name_contents(name, end)
+            past = {
+                "kept": end > begin,
+                "rejected": drafted > end - begin,
+                "drafted": op["drafts"],
+                "branched": not request.is_chain,
+                "moved": op["kept"] > end - begin,
+            }
             model.past[name].update(list_true(past))
         return answer
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer = super().run_backend(op, system, model)
+        fields = [*self.fields][: 5 if model.config["trees"] else 4]
+        answer: Answer = system.call(op, fields, self.result)
         if "error" not in answer:
-            computed = model.cache.requests[op["request"]].computed
-            kept = op["request"], computed - op["kept"], computed
-            system.check_published([kept], model)
+            system.move_slots(answer.pop(self.result) or ())
+            system.check_published(model.accepted, model)
         return answer
 
     def count_tags(self, op: Op) -> int:

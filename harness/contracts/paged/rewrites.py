@@ -59,7 +59,8 @@ def unify(ops: Sequence[Op]) -> Iterator[list[Op]]:
         for new in sorted({"x", "y"} - keys):
             yield [replace_key(op, key, new) for op in ops]
     if any(op.get("drafts") for op in ops):
-        yield [{**op, "drafts": [], "kept": 0} if "drafts" in op else op for op in ops]
+        none = {"drafts": [], "parents": [], "kept": 0}
+        yield [{**op, **none} if "drafts" in op else op for op in ops]
     used = {token for op in ops for token in op.get("tokens", ())}
     used |= {op["sampled"] for op in ops if "sampled" in op}
     for token in sorted(used - {1}):
@@ -116,7 +117,13 @@ def list_simpler(op: Op) -> Iterator[Op]:
     yield from list_lower(op, MINIMUMS)
     for fewer in list_steps(len(op.get("drafts", ()))):
         count = len(op["drafts"]) - fewer
-        yield {**op, "drafts": op["drafts"][:count], "kept": min(op["kept"], count)}
+        lists = {name: op[name][:count] for name in ("drafts", "parents")}
+        yield {**op, **lists, "kept": min(op["kept"], count)}
+    if parents := op.get("parents"):
+        yield {**op, "parents": []}
+        for index, parent in enumerate(parents):
+            if parent > 0:
+                yield {**op, "parents": replace_at(parents, index, 0)}
     if op.get("reuse") is False:
         yield {**op, "reuse": True}
     if op.get("lags"):

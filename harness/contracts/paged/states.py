@@ -78,6 +78,7 @@ STATES = (
     State("forked", needs="fork"),
     State("rewound", needs="rewind"),
     *make_states("drafted kept rejected", "drafts accept"),
+    *make_states("branched moved", "trees accept"),
     State("loaded", needs="host load"),
     State("preempted", needs="preempt"),
     State("alone", lambda case: len(case.model.cache.requests) == 1),
@@ -113,7 +114,7 @@ RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
 COMMON = [*LENGTHS, *REQUEST_PAST]
 NO_EFFECT = "the operation does not depend on the state"
 UNAFFECTED = (
-    never(NO_EFFECT, "drafted kept rejected", "offload"),
+    never(NO_EFFECT, "drafted kept rejected branched moved", "offload"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
     never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),
@@ -145,6 +146,7 @@ def can_have(state: str, config: Config) -> bool:
         "partial-hit": not config["prefix_cache"] or blocks <= {get_unit(config)},
         **dict.fromkeys(("drafted", "kept", "rejected"), not config["lookahead"]),
         **dict.fromkeys(("launched", "dropped"), not config["flight"]),
+        **dict.fromkeys(("branched", "moved"), not config["trees"]),
     }
     return not missing.get(state)
 
@@ -204,6 +206,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "hits": True in config.get("prefix_cache", (True,)),
         "partial": kind != "paged-state" and any(size is not None for size in hashes),
         "drafts": any(config.get("lookahead", ["state" not in names for names in types])),
+        "trees": {"full"} in types and any(config.get("trees", ())),
         "host": any(config.get("host", (0,))),
         "extra_keys": any(config.get("extra_keys", (False,))),
         "flight": any(config.get("flight", (0,))),

@@ -320,12 +320,19 @@ class PagedSystem(System):
         else:
             self.contents.copy(pairs)
 
+    def move_slots(self, moves: Any) -> None:
+        """Moves the contents of single slots, in the backend's order."""
+        for move in read_list(moves, "accept"):
+            numbers = reading.read_blocks("accept", read_list(move, "accept", 4))
+            block, index, *target = numbers
+            self.contents.move((block, index), (target[0], target[1]))
+
     def is_state(self, group: int) -> bool:
         return bool(self.groups[group]["type"] == "state")
 
     def write(self, task: GroupStep, memory: Memory, model: PagedModel) -> None:
         """Writes the tokens or the states of the step to the slots in the table."""
-        name, start, end, _, _, length, _, lags = task.part
+        name, start, end, _, _, length, _, lags, _ = task.part
         group = model.cache.groups[task.group]
         if isinstance(task.table, Ring) or (lags and group.lags):
             return
@@ -446,7 +453,8 @@ class PagedSystem(System):
         where = f"attend ({self.name_layer(layer)})"
         for part in model.ran:
             for query in range(part.start, part.end):
-                seen = part.tags[group.first(query) : query + 1]
+                content = part.contents[query - part.start]
+                seen = model.list_seen(content, group.first(query))
                 explain = partial(self.explain_nan, part.name, self.group_of[layer])
                 case = attended[0, :, row], tags[row], seen, row, where, explain
                 if part in model.returned and query < part.count_valid(group):

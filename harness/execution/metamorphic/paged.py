@@ -27,6 +27,7 @@ class Request:
 
     Attributes:
         drafts: the proposed tokens after `tokens`.
+        parents: for each draft, the number of the draft before it, from 1, or 0.
         computed: the number of tokens that are computed, or will be by launched steps.
         end: the number of tokens that will be computed after the scheduled step.
         transfer: the transfer that the request waits for.
@@ -37,6 +38,7 @@ class Request:
     space: Space
     tokens: Tokens
     drafts: Tokens = ()
+    parents: tuple[int, ...] = ()
     computed: int = 0
     end: int = 0
     transfer: str | None = None
@@ -46,6 +48,14 @@ class Request:
     @property
     def known(self) -> Tokens:
         return self.tokens + self.drafts
+
+    def get_prefix(self, end: int) -> Tokens:
+        """Returns the tokens that lead to the last of the first `end` slots."""
+        draft, length = end - len(self.tokens), len(self.tokens)
+        if draft <= 0:
+            return self.tokens[:end]
+        before = self.get_prefix(length + self.parents[draft - 1])
+        return (*before, self.drafts[draft - 1])
 
     def reset(self, end: int = 0) -> None:
         """Drops the drafts, and sets the number of computed tokens."""
@@ -106,9 +116,9 @@ class PagedShadow(Shadow):
 
     def put(self, step: Step, request: Request) -> None:
         """Stores the tags of a step, which are the tags of a request's last tokens."""
-        tokens = request.known
-        for end, tag in enumerate(step.tags, len(tokens) - len(step.tags) + 1):
-            self.known.setdefault((request.space, tokens[:end]), tag)
+        length = len(request.known)
+        for end, tag in enumerate(step.tags, length - len(step.tags) + 1):
+            self.known.setdefault((request.space, request.get_prefix(end)), tag)
 
     def write_open(self, step: Step) -> None:
         op = step.op
@@ -131,7 +141,7 @@ class PagedShadow(Shadow):
         parts = []
         for request in map(self.requests.__getitem__, self.step):
             ends = range(1, request.end + 1)
-            prefixes = [(request.space, request.known[:end]) for end in ends]
+            prefixes = [(request.space, request.get_prefix(end)) for end in ends]
             tags = [self.known[prefix] for prefix in prefixes]
             lost = min(request.lost, request.computed if step.op["lags"] else maxsize)
             parts.append(Part(request, request.computed, tags, lost))
@@ -151,9 +161,11 @@ class PagedShadow(Shadow):
 
     def write_accept(self, step: Step) -> None:
         op, request = step.op, self.get(step)
-        request.tokens += (*request.drafts[: op["kept"]], op["sampled"])
-        request.reset(len(request.tokens) - 1)
+        path = request.get_prefix(len(request.tokens) + op["kept"])
+        request.tokens = (*path, op["sampled"])
+        request.reset(len(path))
         request.drafts = tuple(op["drafts"])
+        request.parents = tuple(op["parents"] or range(len(request.drafts)))
         self.put(step, request)
 
     def write_preempt(self, step: Step) -> None:
@@ -191,8 +203,11 @@ class PagedShadow(Shadow):
         op = step.op
         if step.answer["ok"]:
             origin = self.requests[op.get("source", op.get("request"))]
-            end = op.get("to", origin.computed)
-            tokens = origin.known[:end] + tuple(op["tokens"])
+            drafted = range(len(origin.drafts))
+            is_chain = all(origin.parents[draft] == draft for draft in drafted)
+            line = origin.known if is_chain else origin.tokens
+            begin = line[: op.get("to", origin.computed)]
+            tokens, end = begin + tuple(op["tokens"]), len(begin)
             request = Request(origin.space, tokens, lost=origin.lost)
             request.reset(end)
             self.requests[op.get("target", op.get("request"))] = request

@@ -97,6 +97,7 @@ class Relay:
         if op == "extract":
             config = {**config, "rows": None, "caches": None}
         names = [name for name in answered if name not in (*OFFSETS, *not_returned)]
+        names = [name for name in names if name != "moves" or returned]
         items = [returned] if len(names) < 2 else returned or [None] * len(names)
         pairs = zip(names, items, strict=bool(names))
         offsets = tell_offsets(returned if op == "extract" else cache, answered)

@@ -58,13 +58,20 @@ PAGED = [
     {"op": "free", "request": "a", "reuse": False},
     {"op": "evict", "count": 1},
     {"op": "reset"},
+    {"op": "open", "request": "c", "tokens": [1]},
+    {"op": "schedule", "request": "c"},
+    {"op": "run"},
+    {"op": "accept", "request": "c", "sampled": 1, "drafts": [2, 3], "parents": [0, 0]},
+    {"op": "schedule", "request": "c"},
+    {"op": "run"},
+    {"op": "accept", "request": "c", "sampled": 1, "kept": 2},
 ]
 
 
 def make_program(kind: str, data: str = "tags") -> Program:
     """A program with each message of its kind; of a batch with padding on both sides."""
     if kind == "paged-full":
-        options = {"data": data, "extra_keys": True}
+        options = {"data": data, "extra_keys": True, "trees": True, "lookahead": 2}
         return make(*PAGED, contract="paged", kind=kind, **options)
     is_state = kind == "batch-state"
     reads, takes = (READS[:1], []) if is_state else (READS, TAKES)

@@ -123,6 +123,8 @@ WAYS: Mapping[str, Mapping[str, tuple[str, Change]]] = {
         "run is missing": ("run", put(error="missing", message="later")),
         "free is refused": ("free", put(error="usage", message="not now")),
         "update of none": ("update", put(requests=[])),
+        "no moves": ("accept", put(moves=[])),
+        "moves of blocks": ("accept", put(moves=[[0, 1]])),
     },
 }
 """Kind → way → the operation whose answers are wrong, with the number of a part of a list
