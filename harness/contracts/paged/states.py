@@ -109,7 +109,7 @@ PAST = NAMES[NAMES.index("freed") :]
 """The events of any request. "orphaned": a request released its slots during a load.
 "dropped": a request released its slots while a step computed its tokens."""
 
-RARE = ("kept", "rejected", "loading", "loaded", "orphaned")
+RARE = ("kept", "rejected", "moved", "loading", "loaded", "orphaned")
 
 COMMON = [*LENGTHS, *REQUEST_PAST]
 NO_EFFECT = "the operation does not depend on the state"
