@@ -204,7 +204,7 @@ class PagedContract(Contract):
         needed = model.count_whole(model.whole)
         if host and model.config["prefix_cache"]:
             is_roomy = needed <= host and 3 * needed + len(model.blocks) <= blocks
-            model.goes_far = source.below(4) < (3 if is_roomy else 1)
+            model.goes_far = source.below(8) < (7 if is_roomy else 3)
 
     def propose_misuse(
         self, source: Source, model: PagedModel, operations: Sequence[str]
