@@ -126,6 +126,7 @@ UNAFFECTED = (
     only(NO_EFFECT, "failed", "match schedule run free offload load landed"),
     only(NO_EFFECT, "restored", "match schedule run evict"),
     never(NO_EFFECT, "launched", "failed"),
+    never(NO_EFFECT, " ".join([*LENGTHS, *SINCE[:-1], "shared"]), "finish"),  # see `run`
     only(NO_EFFECT, "dropped", "match schedule finish offload load landed"),
 )
 """Pairs of a state and an operation that is not affected; these cells are not counted."""
