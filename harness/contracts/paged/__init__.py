@@ -179,12 +179,11 @@ class PagedContract(Contract):
         """
         if model.goes_far and source.below(8 if model.is_bound else 3):
             names = (*propose_next(model), *("finish" for _ in model.flights))
-            steps = ("launch", "finish") if model.flights else ("run", "launch")
+            steps = ["launch", "finish"] if model.flights else ["run", "launch"]
             if model.is_bound and not model.away:
-                steps = steps[:1]
-            following = [
-                x for name in names for x in (steps if name == "run" else [name])
-            ]
+                del steps[1]
+            expanded = [steps if name == "run" else [name] for name in names]
+            following = [name for group in expanded for name in group]
             operations = [name for name in following if name in operations] or operations
         return super().draw_operation(source, model, operations)
 
