@@ -24,6 +24,22 @@ def paged_load_frees_targets(cache: Any) -> None:
         setattr(cache, method, skip)
 
 
+@mistake("paged-full", 10, "vLLM#46283")
+def paged_failed_load_lost(cache: Any) -> None:
+    """A load that fails after its request has ended never gives its blocks back."""
+    failed, release = cache.failed, cache.release_device
+
+    def fail(transfer: str, arrived: int) -> int:
+        over = cache.transfers.get(transfer)
+        if over and not over.leaves and over.request.transfer != transfer:
+            cache.release_device = lambda over: None
+        kept: int = failed(transfer, arrived)
+        cache.release_device = release
+        return kept
+
+    cache.failed = fail
+
+
 @mistake("paged-full", 9)
 def paged_host_entry_kept(cache: Any) -> None:
     """A block of the host that is reused keeps its old keys."""
