@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.harness.backends import Kind
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.paged.domain import DRAFTING
+from lockstep.harness.contracts.paged.model import KINDS
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
 from lockstep.impl.shared.batched_list import open_list
@@ -93,8 +94,10 @@ def declare_kinds(
             for kind, operations in prefix.OPERATIONS.items()
         },
         "paged": {
-            kind: declare(PAGED_OPERATIONS, {**PAGED_CONFIG, **values}, tells=PAGED_TELLS)
-            for kind, values in DRAFTING.items()
+            kind: declare(
+                PAGED_OPERATIONS, {**PAGED_CONFIG, **DRAFTING}, tells=PAGED_TELLS
+            )
+            for kind in KINDS
         },
     }
 

@@ -51,8 +51,10 @@ BEHIND = (
 
 
 def test_only_full_groups_lag_and_never_all() -> None:
-    config = make(groups=GROUPS).config
+    config = make(groups=GROUPS, lags=True).config
     assert PAGED.why_illegal({**config, "groups": [LAGS]}) == "a group must not lag"
+    undeclared = PAGED.why_illegal({**config, "lags": False})
+    assert undeclared == "a group with lags needs lags in the config"
     for wrong in ({**LAGS, "type": "state"}, {**LAGS, "type": "sliding", "width": 2}):
         with pytest.raises(UsageError, match="groups"):
             make(groups=[FULL, wrong])
@@ -71,7 +73,8 @@ def test_a_cache_is_told_if_a_group_may_lag() -> None:
             super().run(*arguments)
 
     for groups, ops in (GROUPS, BEHIND), ([FULL], BEHIND[:3]):
-        assert run(make(*ops, groups=groups), declare(Noting)).divergence is None
+        program = make(*ops, groups=groups, lags=groups is GROUPS)
+        assert run(program, declare(Noting)).divergence is None
     assert calls == [(False,), (True,), (False,), ()]
 
 
@@ -85,7 +88,7 @@ def test_layers_of_a_group_that_is_left_out_are_not_called() -> None:
         cache.update = lambda layer, *pair: updated.append(layer) or update(layer, *pair)
         return cache
 
-    program = make(*BEHIND, **STORES, reads=[1, 0], groups=GROUPS)
+    program = make(*BEHIND, **STORES, reads=[1, 0], groups=GROUPS, lags=True)
     backend = replace(cpu(), open=open_noting)
     assert run(program, backend, every=True).divergence is None
     assert updated == [*(0, 1, 2, 3), *(0, 3), *(0, 1, 2, 3)]
@@ -125,7 +128,7 @@ HIT = ask("free", "a"), open_request("b", 1, 2, 3, 4, 5, 6), ask("match", "b")
 def test_a_hit_of_what_was_left_out_is_found(
     cache: type[Manager], ops: Sequence[Op], what: str
 ) -> None:
-    program = make(*ops, groups=GROUPS)
+    program = make(*ops, groups=GROUPS, lags=True)
     assert run(program, declare()).divergence is None
     divergence = run(program, declare(cache)).divergence
     assert divergence is not None

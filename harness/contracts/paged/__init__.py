@@ -23,15 +23,16 @@ from lockstep.harness.contracts.paged.domain import (
     CHOICES,
     FEW_BLOCKS,
     FOR_DRAFTS,
-    GROUPS,
     TREE_DRAFTS,
     get_domain,
+    list_models,
 )
 from lockstep.harness.contracts.paged.model import (
     CONFIG,
     FACTS,
     KINDS,
     PagedModel,
+    can_lag,
     list_groups,
     why_illegal_config,
 )
@@ -84,7 +85,7 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"extra_keys", "flight", "reads", "scope", "trees"}
+        | {"extra_keys", "flight", "lags", "reads", "scope", "trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -142,7 +143,9 @@ class PagedContract(Contract):
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:
         if name == "groups":
-            return declared.config.get(name, GROUPS[config["kind"]])
+            return list_models(config["kind"], declared.config)
+        if name == "lags":
+            return (can_lag(config),)
         options = super().list_options(name, config, declared)
         types = {group["type"] for group in config["groups"]}
         if name == "blocks" and "state" in types and options == CHOICES[name]:

@@ -71,7 +71,7 @@ TREE_DRAFTS = (3, 5, 2)
 
 FEW_BLOCKS = (12, 3, 4, 6, 2, 8)
 """The numbers of blocks drawn if all groups are states; a request needs few states."""
-FOR_DRAFTS = (16, 24, 40)
+FOR_DRAFTS = (24, 64, 32, 48, 64, 24, 96)
 """Further numbers if there are states and drafts, which need a state each."""
 
 # --- small domains ----------------------------------------------------------------------
@@ -84,17 +84,24 @@ WITH_LAGGING: Mapping[str, Sequence[Sequence[Group]]] = {
     **GROUPS,
     "paged-full": (*GROUPS["paged-full"], [full(2), LAGGING], [LAGGING, full(4, 2)]),
     HYBRID: (
-        *(*GROUPS[HYBRID], EXPLORED[HYBRID]),
-        *([full(2), sliding(2, 3), LAGGING], [full(2), state(2), LAGGING]),
+        *GROUPS[HYBRID],
+        *([full(2), chunked(2, 4), LAGGING], [full(2), state(2), LAGGING]),
         *([state(1), full(2)], [full(4), state(2)]),
     ),
 }
-DRAFTING: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    kind: {"groups": tuple(groups), "lookahead": tuple(CHOICES["lookahead"])}
-    for kind, groups in WITH_LAGGING.items()
+DRAFTING: Mapping[str, tuple[Any, ...]] = {
+    "lags": (False, True),
+    "lookahead": tuple(CHOICES["lookahead"]),
 }
-"""Kind → values of `Kind.config` for caches that support groups that may lag, and drafts
-beside states."""
+"""Values of `Kind.config` for caches that support groups that may lag, and drafts beside
+states."""
+
+
+def list_models(kind: str, declared: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+    """Lists the groups of the models of a kind, for values of `Kind.config`."""
+    usual = WITH_LAGGING if any(declared.get("lags", ())) else GROUPS
+    return declared.get("groups", usual[kind])
+
 
 TINY = read_moves(
     "open request=a tokens=[1,1,1]; open request=b tokens=[1,1,2];"

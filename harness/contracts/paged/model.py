@@ -64,6 +64,7 @@ CONFIG: Mapping[str, Schema] = {
         },
         "default": [{"type": "full", "block": 2, "layers": 1}],
     },
+    "lags": {"type": "boolean", "default": False},
     "blocks": {**integer(1, MOST_BLOCKS), "default": 12},
     "hash_block": optional(integer(1, 16)),
     "max_length": {**integer(1, MOST_LENGTH), "default": 24},
@@ -95,6 +96,7 @@ CONFIG: Mapping[str, Schema] = {
   a chunk. If `lags` is true, a step may leave the group out: its layers then neither read
   nor write. From the first token on that they left out, the request has no content in
   the group.
+* `lags`: whether groups may have `lags`.
 * `blocks`: the number of blocks for requests, over all groups.
 * `hash_block`: the length of a hit is a multiple of this number; null for the largest
   number that divides every block size.
@@ -161,6 +163,8 @@ def why_illegal_config(config: Config) -> str | None:
         return f"{kind} may only have groups of the type {kind.removeprefix('paged-')}"
     if all(group.get("lags") for group in config["groups"]):
         return "a group must not lag"
+    if can_lag(config) and not config["lags"]:
+        return "a group with lags needs lags in the config"
     for group in config["groups"]:
         if group["block"] % get_unit(config):
             return (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
 from lockstep.harness.contracts.paged.base import keep_legal
-from lockstep.harness.contracts.paged.model import list_groups
+from lockstep.harness.contracts.paged.model import can_lag, list_groups
 from lockstep.harness.contracts.paged.operations import OPERATIONS
 from lockstep.harness.contracts.paged.transfers import name_transfer
 from lockstep.harness.contracts.rewrites import (
@@ -136,6 +136,8 @@ def propose_configs(config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
     groups, reads = config["groups"], config["reads"]
     for index in range(len(reads)):
         yield {**config, "reads": replace_at(reads, index)}, ops
+    if config["lags"] and not can_lag(config):
+        yield {**config, "lags": False}, ops
     for index in range(len(groups) if len(groups) > 1 else 0):
         yield leave_out_layers(config, index, replace_at(groups, index)), ops
     for index, group in enumerate(groups):

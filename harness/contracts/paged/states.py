@@ -6,7 +6,7 @@ from functools import cache
 
 from lockstep.harness.backends.backend import Kind
 from lockstep.harness.contracts.operation import Config, Op
-from lockstep.harness.contracts.paged.domain import GROUPS
+from lockstep.harness.contracts.paged.domain import list_models
 from lockstep.harness.contracts.paged.model import PagedModel, can_lag, get_unit
 from lockstep.harness.contracts.states import (
     State,
@@ -194,7 +194,7 @@ def judge(name: str, model: PagedModel) -> list[str]:
 
 def list_features(kind: str, declared: Kind) -> set[str]:
     config = declared.config
-    models = config.get("groups", GROUPS[kind])
+    models = list_models(kind, config)
     types = [{group["type"] for group in groups} for groups in models]
     used = set().union(*types)
     blocks = {group["block"] for groups in models for group in groups}

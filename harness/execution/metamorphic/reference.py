@@ -20,6 +20,7 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.lists import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
 from lockstep.harness.contracts.paged.domain import DRAFTING
+from lockstep.harness.contracts.paged.model import KINDS
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
     PARTS,
@@ -272,7 +273,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-rotating": {"keep": (0, 0, 1, 2)},
     "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
-    **{kind: {"flight": (0, 1, 2), **values} for kind, values in DRAFTING.items()},
+    **{kind: {"flight": (0, 1, 2), **DRAFTING} for kind in KINDS},
 }
 """The values of config fields that are drawn only if a backend declares the fields."""
 
