@@ -368,11 +368,6 @@ class PagedCache:
                 request.launched - count,
             )
 
-    def run(self, lags: bool = False) -> None:
-        """Computes all tokens of the planned step; see `launch`."""
-        self.launch(lags)
-        self.finish()
-
     def accept(
         self,
         name: str,
@@ -400,14 +395,12 @@ class PagedCache:
                 f"accept: {kept} of the {len(request.drafts)} drafts of {name}"
             )
         parents = parents or range(len(drafts))
-        if len(parents) != len(drafts):
-            raise ValueError(f"accept: {len(parents)} parents of {len(drafts)} drafts")
-        for draft, parent in enumerate(parents, 1):
-            if not 0 <= parent < draft:
-                raise ValueError(
-                    f"accept: the parent of draft {draft} is {parent}, but must be 0 or"
-                    " an earlier draft"
-                )
+        are_earlier = all(0 <= parent < at for at, parent in enumerate(parents, 1))
+        if len(parents) != len(drafts) or not are_earlier:
+            raise ValueError(
+                f"accept: the parents of {len(drafts)} drafts are {list(parents)}, but"
+                " each draft needs 0 or an earlier draft"
+            )
         request.tokens += [*request.list_path(kept), sampled]
         request.drafts, request.parents = list(drafts), list(parents)
         request.computed = len(request.tokens) - 1

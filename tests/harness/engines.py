@@ -287,7 +287,15 @@ def make_backend(engine: type[ToyEngine] = ToyEngine) -> Backend:
     return Backend(engine.__name__, "cpu", {"serving": kinds}, NO_ARRAYS, open_engine)
 
 
-toy = make_backend
+def toy() -> Backend:
+    """Makes the backend of the correct engine; full contexts may drop tokens."""
+    kinds = {
+        kind: replace(declared, config={"keep": (None, 1), "context": (64,)})
+        for kind, declared in make_backend().contracts["serving"].items()
+    }
+    return replace(make_backend(), contracts={"serving": kinds})
+
+
 (
     keeps_first,
     compares_lengths,

@@ -136,10 +136,10 @@ BATCHES: dict[str, tuple[str, str, type, str, str, str]] = {
 UNIFIED: dict[str, tuple[str, str, type, str, str, str]] = {
     # one token too far ahead of what is stored: only a step back shows it
     "sees-the-next": ("causal", "mask", CausalCache, "visible",
-        "else query", "else query + 1"),
+        "= query, self", "= query + 1, self"),
     # a query does not see itself: the same in every cut, after every removal
     "strictly-before": ("causal", "mask", CausalCache, "visible",
-        "else query", "else query - 1"),
+        "= query, self", "= query - 1, self"),
     "window-counts-itself": ("swa", "mask", CausalCache, "visible",
         "query - self.window", "query - self.window + 1"),
     # chunks begin at 1, 1 + chunk, …: nothing but the mask shows it
@@ -148,7 +148,7 @@ UNIFIED: dict[str, tuple[str, str, type, str, str, str]] = {
         "((query - 1) % self.chunk if self.chunk < inf else query)"),
     # a batch that crosses into the next chunk sees on from where it began
     "chunk-ends-at-the-batch": ("chunked", "mask", CausalCache, "visible",
-        "last = inf", "first = min(first, *self.current.positions)\n    last = inf"),
+        "if row in", "first = min(first, *self.current.positions)\n    if row in"),
     # two tokens taken out of the middle: what follows moves up by three
     "middle-moves-too-far": ("causal", "mask", CausalCache, "remove",
         "begin - end)", "begin - end - (end - begin == 2 and token.position > end))"),
@@ -176,7 +176,7 @@ UNIFIED: dict[str, tuple[str, str, type, str, str, str]] = {
     "resumes-too-often": ("swa-memory", "mask", CausalCache, "can_resume",
         "window_begin >= min(stored) and ", ""),
     "resumes-too-seldom": ("swa", "mask", CausalCache, "can_resume",
-        "max(stored) + 1", "max(stored)"),
+        "<= self.get_end", "< self.get_end"),
     "states-stay-shared": ("recurrent", "return", RecurrentCache, "is_shared",
         "return slot is not None", "return False"),
     # a checkpoint that goes on with its state, once there is a second one
@@ -249,7 +249,7 @@ PREFIX: dict[str, tuple[str, str, type, str, str, str]] = {
 
 PAGED: dict[str, tuple[str, str, type, str, str, str]] = {
     "rejected-drafts-stay": ("paged-full", "mask", PagedCache, "accept",
-        "request.drafts[:accepted]", "request.drafts"),
+        "request.list_path(kept)", "request.drafts"),
     # where nobody may hit what a request has computed, all that ended is forgotten
     "one-who-goes-takes-all": ("paged-full paged-state", "return", PagedCache, "let_go",
         "if reuse:", "self.past = self.past if reuse else []\n    if reuse:"),

@@ -184,13 +184,16 @@ a request without slots has no tree
     of a; accept a 5 drafts=[6,7]; is a > 1 2 5, 6 7, 2; content a 4 > 1 2 5 6 7
 a draft follows one before it
     full | open a 1; take a 9; run; accept a 2 drafts=[3,4] parents=[0,2] > error:
-    accept: the parent of draft 2 is 2, but must be 0 or an earlier draft;
-    accept a 2 drafts=[3,4] parents=[2,1] > error: accept: the parent of draft 1 is 2, but
-    must be 0 or an earlier draft;
-    accept a 2 drafts=[3,4] parents=[-1,0] > error: accept: the parent of draft 1 is -1,
-    but must be 0 or an earlier draft;
-    accept a 2 drafts=[3,4] parents=[0] > error: accept: 1 parents of 2 drafts;
-    accept a 2 parents=[0] > error: accept: 1 parents of 0 drafts; is a > 1, -, 1
+    accept: the parents of 2 drafts are [0, 2], but each draft needs 0 or an earlier
+    draft;
+    accept a 2 drafts=[3,4] parents=[2,1] > error: accept: the parents of 2 drafts are
+    [2, 1], but each draft needs 0 or an earlier draft;
+    accept a 2 drafts=[3,4] parents=[-1,0] > error: accept: the parents of 2 drafts are
+    [-1, 0], but each draft needs 0 or an earlier draft;
+    accept a 2 drafts=[3,4] parents=[0] > error: accept: the parents of 2 drafts are [0],
+    but each draft needs 0 or an earlier draft;
+    accept a 2 parents=[0] > error: accept: the parents of 0 drafts are [0], but each
+    draft needs 0 or an earlier draft; is a > 1, -, 1
 # --- groups that lag
 what a group left out is hit nowhere, nor what comes after it
     full+full! | open a 1 2 3 4 5; take a 2; run; take a 1; run lags=True;
@@ -439,6 +442,10 @@ class PagedDesk(Desk):
 
     def do_failed(self, transfer: str, kept: int = 0) -> None:
         self.cache.failed(transfer, kept)
+
+    def do_run(self, lags: bool = False) -> None:
+        self.cache.launch(lags)
+        self.cache.finish()
 
     def do_save(self) -> bool:
         self.saved = self.cache.save()

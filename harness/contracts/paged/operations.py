@@ -509,13 +509,15 @@ class Accept(GoingOn):
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)
-        if op["parents"] and source.below(2):
-            *parents, last = op["parents"]
-            wrong = [*parents, len(op["drafts"])], [*parents, -1], [*parents, last, last]
-            return {**op, "parents": source.pick(wrong)}
-        drafts = len(model.cache.requests[op["request"]].drafts)
-        too_many = {"kept": drafts + 1, "drafts": [], "parents": []}
-        return {**op, **too_many} if drafts < 8 else None
+        before, drafts = op["parents"][:-1], len(op["drafts"])
+        kept = len(model.cache.requests[op["request"]].drafts) + 1
+        if kept > 8:
+            return None
+        wrong: list[Mapping[str, Any]] = [{"kept": kept, "drafts": [], "parents": []}]
+        if model.config["trees"]:
+            wrong.append({"parents": [0] * (drafts + 1)})
+            wrong += [{"parents": [*before, at]} for at in (drafts, -1) if drafts]
+        return {**op, **source.pick(wrong)}
 
     def describe(self, op: Op) -> str:
         kept = f"keeps the drafts up to number {op['kept']}, " if op["kept"] else ""
