@@ -369,7 +369,7 @@ def get_limits(program: Program, backend: Backend) -> tuple[list[ParsedDuty], bo
     call is legal then depends on earlier answers of the backend. For other contracts, the
     generator never draws such calls, and the result is ([], True).
     """
-    declared = backend.contracts[program.contract].get(program.kind)
+    declared = backend.contracts.get(program.contract, {}).get(program.kind)
     if declared is None or not program.rules.leaves_choices:
         return [], True
     return parse_duties(declared, program.rules, program.kind), declared.refuses

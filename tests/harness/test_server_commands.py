@@ -69,6 +69,17 @@ def test_a_command_runs_the_server(
         assert "generated token 0 is token 0, not token 5" in page
 
 
+def test_a_failure_is_shown_without_its_engine(run: Run, failure: Path) -> None:
+    document = json.loads(failure.read_text())
+    document["meta"]["backend"] = "elsewhere:engine"
+    failure.write_text(json.dumps(document))
+    ended = run("show", str(failure))
+    assert ended.status == 0, ended.text
+    assert "Only the reference is shown" in ended.words
+    assert "complete b: 3 new" in ended.words
+    assert "did not finish" not in ended.words
+
+
 def test_a_campaign_runs_a_server(run: Run, server: Any) -> None:
     size = "--programs", 12, "--slice", 6, "--jobs", 2
     begun = run("campaign", "start", "night", *server, *size)
