@@ -52,7 +52,7 @@ SHIFTING = replace(
         **SAVED.config,
         "keep": (0, 4, 1),
         "distance": (CONTEXT // 2 - 1, CONTEXT // 2 - 4, 3),
-        "content": (2048,),
+        "content": (1024,),
     },
 )
 """The usual ask mostly reaches the first tokens of a context that has been shifted."""
@@ -103,7 +103,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "llama-cpp-batch": Row({"n_batch": 8, "n_ubatch": 4}),
     "llama-cpp-shift": Row(
-        {"ctx_shift": True, "n_ctx_checkpoints": 0}, SHIFTING, share=16
+        {"ctx_shift": True, "n_ctx_checkpoints": 0}, SHIFTING, share=32
     ),
     "llama-cpp-no-host-cache": Row({"cache_ram_mib": 0}, FORKING),
     "llama-cpp-q8": Row({"cache_type_k": Q8, "cache_type_v": Q8}),

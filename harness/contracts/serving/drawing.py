@@ -38,7 +38,7 @@ def draw_request(source: Source, model: ServingModel, **more: Any) -> Fields:
     room = MOST_GENERATED
     if model.get_shift(fields) is None:
         room = min(room, model.config["context"] - len(prompt) - 1)
-    is_long = source.below(RARE if model.shift is None else 4) == 0
+    is_long = source.below(RARE if model.shift is None else 8) == 0
     fields["count"] = max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20))
     for _ in range(MOST_TRIED):
         asked = {**fields, **draw_ask(source, model, prompt)}
