@@ -141,7 +141,7 @@ class Request:
         return self.settled + self.scheduled
 
     @property
-    def line(self) -> list[Input]:
+    def chain(self) -> list[Input]:
         """The computed tokens, each of which follows the token before it: the drafts are
         left out unless they form a chain."""
         return (self.known if self.is_chain else self.tokens)[: self.computed]
@@ -197,7 +197,7 @@ class PagedCache:
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests, in order.
-        flying: the launched steps, the oldest first: each request that still holds the
+        flights: the launched steps, the oldest first: each request that still holds the
             slots of the step, and its number of tokens in the step.
         past: the space and the computed tokens of requests when they released them.
         transfers: name of each running transfer → the request that began it.
@@ -215,7 +215,7 @@ class PagedCache:
         self.admits, self.most = admits, most
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
-        self.flying: list[list[tuple[Request, int]]] = []
+        self.flights: list[list[tuple[Request, int]]] = []
         self.past: list[Content] = []
         self.transfers: dict[str, Request] = {}
 
@@ -353,7 +353,7 @@ class PagedCache:
             lags: whether the groups that may lag compute nothing.
         """
         step = [self.requests[name] for name in self.step]
-        self.flying.append([(request, request.scheduled) for request in step])
+        self.flights.append([(request, request.scheduled) for request in step])
         for request in step:
             if lags:
                 request.skipped.append(request.begun)
@@ -362,7 +362,7 @@ class PagedCache:
 
     def finish(self) -> None:
         """Ends the oldest launched step: its tokens are computed."""
-        for request, count in self.flying.pop(0):
+        for request, count in self.flights.pop(0):
             request.computed, request.launched = (
                 request.computed + count,
                 request.launched - count,
@@ -434,7 +434,7 @@ class PagedCache:
         request = self.get(name)
         if name in self.step:
             self.step.remove(name)
-        for step in self.flying:  # what they compute no longer counts for the request
+        for step in self.flights:  # what they compute no longer counts for the request
             step[:] = [item for item in step if item[0] is not request]
         if reuse:
             self.remember(request)
@@ -447,7 +447,7 @@ class PagedCache:
     def is_idle(self) -> bool:
         """Whether no request holds slots, and no step or transfer is running."""
         is_held = any(request.is_held for request in self.requests.values())
-        return not is_held and not self.transfers and not self.flying
+        return not is_held and not self.transfers and not self.flights
 
     def reset(self) -> bool:
         """Forgets all computed tokens if the cache is idle.
@@ -540,13 +540,13 @@ class PagedCache:
 
     def restore(self, saved: Sequence[Content]) -> None:
         """Removes all requests and replaces the contents that can be hit by `saved`."""
-        self.requests, self.step, self.flying, self.transfers = {}, [], [], {}
+        self.requests, self.step, self.flights, self.transfers = {}, [], [], {}
         self.past = list(saved)
 
     # --- branches -----------------------------------------------------------------------
 
     def fork(self, source: str, target: str, tokens: Sequence[int]) -> None:
-        """Opens a request that continues from the `line` of another request.
+        """Opens a request that continues from the `chain` of another request.
 
         Args:
             source: the name of the other request, which is in no unfinished step.
@@ -558,23 +558,23 @@ class PagedCache:
             raise ValueError(f"fork: {source} has not computed its step")
         if not tokens:
             raise ValueError("fork: the new request has no token to compute")
-        self.add(target, [*origin.line, *tokens], origin.space)
+        self.add(target, [*origin.chain, *tokens], origin.space)
         self.requests[target].is_held = True
-        self.requests[target].computed = len(origin.line)
+        self.requests[target].computed = len(origin.chain)
         self.requests[target].skipped = list(origin.skipped)
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
-        """Keeps the first `to` tokens of a `line` and replaces the rest by `tokens`.
+        """Keeps the first `to` tokens of a `chain` and replaces the rest by `tokens`.
 
         The request loses the computed tokens after the first `to`, but other requests may
         still hit them.
         """
         request = self.get(name)
         is_busy = request.launched + request.scheduled > 0
-        if is_busy or not 0 < to <= len(request.line) or not tokens:
+        if is_busy or not 0 < to <= len(request.chain) or not tokens:
             raise ValueError(f"rewind: {name} to {to}")
         self.remember(request)
-        request.tokens = [*request.line[:to], *tokens]
+        request.tokens = [*request.chain[:to], *tokens]
         request.drafts, request.parents = [], []
         request.computed, request.admitted = to, to
         request.skipped = [position for position in request.skipped if position < to]

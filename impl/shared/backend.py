@@ -9,7 +9,6 @@ from typing import Any
 
 from lockstep.harness.backends import Kind
 from lockstep.harness.contracts import CONTRACTS
-from lockstep.harness.contracts.paged.domain import DRAFTING
 from lockstep.harness.contracts.paged.model import KINDS
 from lockstep.impl.prefix import config as prefix
 from lockstep.impl.shared import unified
@@ -94,9 +93,7 @@ def declare_kinds(
             for kind, operations in prefix.OPERATIONS.items()
         },
         "paged": {
-            kind: declare(
-                PAGED_OPERATIONS, {**PAGED_CONFIG, **DRAFTING}, tells=PAGED_TELLS
-            )
+            kind: declare(PAGED_OPERATIONS, PAGED_CONFIG, tells=PAGED_TELLS)
             for kind in KINDS
         },
     }

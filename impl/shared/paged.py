@@ -70,8 +70,13 @@ class PagedRequest:
     def known(self) -> int:
         return len(self.tokens) + len(self.drafts)
 
+    def count_valid(self, group: Group, end: int) -> int:
+        """Returns how many of the first `end` tokens a group has, if `end` tokens are
+        computed."""
+        return min(end, self.lost) if group.lags else end
+
     @property
-    def line(self) -> list[int]:
+    def chain(self) -> list[int]:
         """The computed tokens, with drafts only if they form a chain."""
         is_chain = self.parents == list(range(len(self.drafts)))
         return [*self.tokens, *(self.drafts if is_chain else ())][: self.computed]
@@ -390,7 +395,7 @@ class BlockManager:
         if self.prefix_cache and settled >= request.published + self.unit:
             keys = request.hash.extend(request.tokens)
             for group, table in zip(self.groups, request.tables, strict=True):
-                end = min(settled, request.lost) if group.lags else settled
+                end = request.count_valid(group, settled)
                 group.publish(keys, table, request.published, end)
             request.published = settled - settled % self.unit
         for number, group in enumerate(self.groups):
@@ -492,16 +497,17 @@ class BlockManager:
         """Removes the prefixes of a request from the pool, except those that another
         request also has. A fork may hold a block, but not have what its source has added
         to the block."""
-        others = (other for other in self.requests.values() if other is not request)
-        shared = {key for other in others for key in self.list_settled(other)}
-        for entries in self.blocks.entries:
-            for key in self.list_settled(request):
+        others = [other for other in self.requests.values() if other is not request]
+        for group, entries in zip(self.groups, self.blocks.entries, strict=True):
+            shared = {key for other in others for key in self.list_settled(other, group)}
+            for key in self.list_settled(request, group):
                 if key in entries and key not in shared:
                     self.blocks.forget(entries[key])
 
-    def list_settled(self, request: PagedRequest) -> list[bytes]:
-        """Lists the keys of the tokens that are computed, launched or being loaded."""
-        settled = max(request.begun, request.awaited)
+    def list_settled(self, request: PagedRequest, group: Group) -> list[bytes]:
+        """Lists the keys of the tokens that are computed, launched or being loaded in a
+        group."""
+        settled = request.count_valid(group, max(request.begun, request.awaited))
         return request.hash.extend(request.tokens)[: settled // self.unit]
 
     def evict(self, count: int) -> int:
@@ -532,16 +538,16 @@ class BlockManager:
                 f"fork: request {source} has no computed tokens, or its step has not"
                 " finished yet"
             )
-        line = request.line
+        chain = request.chain
         if not tokens:
             raise MisuseError(
                 f"fork: tokens is empty; give request {target} at least one token to"
                 " compute"
             )
-        self.check_new(target, [*line, *tokens])
-        branch = PagedRequest([*line, *tokens], request.hash.branch(len(line)))
+        self.check_new(target, [*chain, *tokens])
+        branch = PagedRequest([*chain, *tokens], request.hash.branch(len(chain)))
         branch.tables = [list(table) for table in request.tables]
-        branch.set_computed(len(line))
+        branch.set_computed(len(chain))
         branch.published, branch.passed = request.published, [*request.passed]
         branch.lost = request.lost
         for table in branch.tables:
@@ -552,11 +558,11 @@ class BlockManager:
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> bool:
         request = self.get(name)
-        line = request.line
-        if request.tables is None or request.is_busy or not 0 < to <= len(line):
+        chain = request.chain
+        if request.tables is None or request.is_busy or not 0 < to <= len(chain):
             raise MisuseError(
                 f"rewind: request {name} must be in no step, and can go back to 1 …"
-                f" {len(line)} tokens, not to {to}"
+                f" {len(chain)} tokens, not to {to}"
             )
         if not tokens:
             raise MisuseError(
@@ -570,7 +576,7 @@ class BlockManager:
         self.confirm(request, request.tables, to - settled)
         for group, table in pairs:
             group.cut(table, to)
-        request.tokens = line[:to] + list(tokens)
+        request.tokens = chain[:to] + list(tokens)
         request.drafts, request.parents = [], []
         request.set_computed(to)
         request.hash.cut(to)

@@ -323,8 +323,8 @@ class TieredManager(BlockManager):
         for under_way in self.transfers.values():
             if under_way.request is request:
                 under_way.end = 0
-        for entries in self.host.entries:
-            for key in self.list_settled(request):
+        for group, entries in zip(self.groups, self.host.entries, strict=True):
+            for key in self.list_settled(request, group):
                 if key in entries:
                     self.host.forget(entries[key])
 

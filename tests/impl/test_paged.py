@@ -146,6 +146,19 @@ def test_a_fork_does_not_keep_what_its_source_adds_to_their_block() -> None:
     assert manager.match("c") == 2
 
 
+def test_a_request_does_not_keep_what_its_steps_left_out() -> None:
+    """Only a computes the second token in the group that may lag."""
+    full = {"type": "full", "block": 1}
+    manager = BlockManager([full, {**full, "lags": True}], 8, 24, drop_last=True)
+    compute(manager, "a", 1, 2)
+    manager.open("b", [1, 2, 3])
+    assert manager.schedule("b", 2) == 1
+    manager.run(lags=True)
+    manager.free("a", False)
+    manager.preempt("b")
+    assert manager.match("b") == 0
+
+
 def test_drafts_that_are_no_tree_change_nothing() -> None:
     manager = make()
     compute(manager, "a", 1)

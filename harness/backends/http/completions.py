@@ -24,7 +24,7 @@ from lockstep.harness.core.errors import Broken, clean, format_error
 
 COMPLETIONS = "/v1/completions"
 
-FORKED = 0.01
+FORK_TEMPERATURE = 0.01
 """The temperature of a request with several answers, which vLLM refuses at 0. Tokens of a
 probe are far apart: at this temperature, only the best token is sampled."""
 
@@ -217,7 +217,7 @@ class CompletionEngine:
         return read_answer(self.transport.post(COMPLETIONS, self.make_body(request)))
 
     def fork(self, request: Generation, answers: int) -> Sequence[Completion]:
-        body = self.make_body(request, n=answers, temperature=FORKED)
+        body = self.make_body(request, n=answers, temperature=FORK_TEMPERATURE)
         return read_answers(self.transport.post(COMPLETIONS, body))
 
     def begin(self, request: Generation) -> CompletionStream:

@@ -154,10 +154,11 @@ class PagedContract(Contract):
         if name == "lookahead" and "state" in types:
             return declared.config.get(name, (0,))
         drafts = declared.config.get("lookahead", TREE_DRAFTS)
-        if name == "trees" and not (types == {"full"} and any(drafts)):
+        branching = [item for item in drafts if item > 1]
+        if name == "trees" and not (types == {"full"} and branching):
             return (False,)
         if name == "lookahead" and config["trees"]:
-            return [item for item in drafts if item]
+            return branching
         if name == "aligned" and "state" not in types:
             return (False,)
         if name == "reads":

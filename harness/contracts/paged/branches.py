@@ -127,7 +127,7 @@ class Fork(OnRequest):
         return self.why_illegal_here(op, model, request) if request else None
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        return model.why_too_long(len(request.line) + len(op.get("tokens", [1])))
+        return model.why_too_long(len(request.chain) + len(op.get("tokens", [1])))
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         return not request.computed or request.end > request.computed
@@ -139,7 +139,7 @@ class Fork(OnRequest):
         if fields is None:
             return None
         origin = model.cache.requests[fields["request"]]
-        room = model.config["max_length"] - len(origin.line)
+        room = model.config["max_length"] - len(origin.chain)
         tokens = draw_tokens(source, min(room, source.pick((1, 2, 3))))
         target = find_free_name(model)
         return {"source": fields["request"], "target": target, "tokens": tokens}
@@ -220,7 +220,7 @@ class Rewind(OnRequest):
         return request.end > request.computed or not request.computed
 
     def draw_more(self, source: Source, model: PagedModel, request: Request) -> Fields:
-        end = len(request.line)
+        end = len(request.chain)
         to = source.pick((end, end - 1, end // 2, end - 2, end - 3))
         to = min(max(1, to), model.config["max_length"] - 1)
         room = model.config["max_length"] - to
@@ -232,7 +232,7 @@ class Rewind(OnRequest):
         op = self.draw(source, model)
         if op is None or source.below(2):
             return super().draw_misuse(source, model)
-        ahead = len(model.cache.requests[op["request"]].line) + 1
+        ahead = len(model.cache.requests[op["request"]].chain) + 1
         wrong: Sequence[Mapping[str, Any]]
         wrong = ({"to": 0}, {"to": ahead, "tokens": [1]}, {"tokens": []})
         return {**op, **source.pick(wrong)}
@@ -240,7 +240,7 @@ class Rewind(OnRequest):
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         name, to, tokens = op["request"], op["to"], op["tokens"]
         request = model.cache.requests.get(name)
-        end = len(request.line) if request and not self.is_misuse(model, request) else 0
+        end = len(request.chain) if request and not self.is_misuse(model, request) else 0
         if not tokens or not 0 < to <= end:
             return ask(lambda: model.cache.rewind(name, to, tokens))
         full = all(group.type == "full" for group in model.cache.groups)

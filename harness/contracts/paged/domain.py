@@ -89,12 +89,6 @@ WITH_LAGGING: Mapping[str, Sequence[Sequence[Group]]] = {
         *([state(1), full(2)], [full(4), state(2)]),
     ),
 }
-DRAFTING: Mapping[str, tuple[Any, ...]] = {
-    "lags": (False, True),
-    "lookahead": tuple(CHOICES["lookahead"]),
-}
-"""Values of `Kind.config` for caches that support groups that may lag, and drafts beside
-states."""
 
 
 def list_models(kind: str, declared: Mapping[str, Sequence[Any]]) -> Sequence[Any]:

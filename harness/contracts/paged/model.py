@@ -414,7 +414,7 @@ class PagedModel:
     def list_returning(self) -> Step:
         """Lists the parts of the oldest launched step whose requests have kept their
         slots."""
-        waiting = [request for request, _ in self.cache.flying[0]]
+        waiting = [request for request, _ in self.cache.flights[0]]
         return [part for part in self.flights[0] if part.request in waiting]
 
     def finish(self) -> None:

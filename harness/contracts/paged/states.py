@@ -115,7 +115,6 @@ COMMON = [*LENGTHS, *REQUEST_PAST]
 NO_EFFECT = "the operation does not depend on the state"
 UNAFFECTED = (
     never(NO_EFFECT, "drafted kept rejected branched moved", "offload"),
-    never(NO_EFFECT, "moved", "rewind"),  # what was moved is there like what was kept
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
     never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),

@@ -63,12 +63,12 @@ class Situation(NamedTuple):
     def shows_shift(self) -> bool:
         """Tells whether the answer shows which tokens the engine has dropped."""
         request, probe = self.request, self.model.probe
-        if request.shift is None or self.is_short():
+        if request.shift is None or self.fits():
             return False
         same = generate(probe.heads, probe.usual, request.prompt, len(request.generated))
         return same != request.generated
 
-    def is_short(self) -> bool:
+    def fits(self) -> bool:
         tokens = len(self.request.prompt) + len(self.request.generated)
         return bool(tokens <= self.model.config["context"])
 

@@ -19,7 +19,6 @@ from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.batched.lists import LISTS, SPECIAL
 from lockstep.harness.contracts.operation import Answer, Config, get_first_allowed
-from lockstep.harness.contracts.paged.domain import DRAFTING
 from lockstep.harness.contracts.paged.model import KINDS
 from lockstep.harness.core.errors import UsageError, format_error
 from lockstep.harness.execution.compare import (
@@ -264,6 +263,7 @@ SHARE = 4
 """The reference runs one program in SHARE, because it also runs about six derived
 programs for each program. Other backends run all programs."""
 
+PAGED = {"flight": (0, 1, 2), "lags": (False, True), "lookahead": (0, 2, 1, 3)}
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
     "rotating": {"keep": (0, 0, 1, 2)},
@@ -273,7 +273,7 @@ CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "batch-rotating": {"keep": (0, 0, 1, 2)},
     "batch-list": {"caches": (*LISTS, SPECIAL)},
     "trie": {"interval": (None, None, 1, 2, 3)},
-    **{kind: {"flight": (0, 1, 2), **DRAFTING} for kind in KINDS},
+    **dict.fromkeys(KINDS, PAGED),
 }
 """The values of config fields that are drawn only if a backend declares the fields."""
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 from lockstep.harness import __version__
-from lockstep.harness.backends.http.completions import FORKED
+from lockstep.harness.backends.http.completions import FORK_TEMPERATURE
 from lockstep.harness.core.errors import UsageError, make_printable
 from lockstep.harness.execution.scripts import client
 from lockstep.harness.programs.program import Program, walk
@@ -63,7 +63,7 @@ def list_steps(program: Program) -> Iterator[str]:
         if name == "complete":
             yield f"({name!r}, {[request]}),"
         elif name == "fork":
-            forked = {**slot, "n": op["answers"], "temperature": FORKED}
+            forked = {**slot, "n": op["answers"], "temperature": FORK_TEMPERATURE}
             yield f"('complete', {[(request[0], expected * op['answers'], forked)]}),"
         elif name == "queue":
             queued.append(request)
