@@ -199,6 +199,8 @@ def read_probe(folder: Path) -> ProbeFile:
     """
     path = folder / NAME
     where = str(path)
+    if folder.is_dir() and not path.exists():
+        raise UsageError(f"{folder}: has no {NAME}; `lockstep probe` writes a probe")
     document = parse_json(read_text(path), where)
     if not isinstance(document, dict):
         raise UsageError(f"{where}: is {name_type(document)}, not an object")

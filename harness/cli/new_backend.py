@@ -7,9 +7,11 @@ import inspect
 import json
 import keyword
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from shlex import quote
 from textwrap import fill, indent
@@ -355,6 +357,8 @@ def new_backend(
         save(path, write_skeleton(name, kind, line, None))
         path.chmod(path.stat().st_mode | 0o111)
     else:
+        if module in sys.stdlib_module_names or module in packages_distributions():
+            raise UsageError(f"{module} is an installed module; choose another name")
         line = get_check_line(f"{module}:make", kind)
         save(path, write_skeleton(name, kind, line, arrays))
         if folder != Path("."):

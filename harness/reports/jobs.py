@@ -166,6 +166,8 @@ def print_searches(console: Console, searches: Searches) -> None:
     for backend, reason in searches.unavailable.items():
         console.print(Text(f"{backend}: not searched: {reason}", "yellow"))
     text = f"{len(searches.found)} of {len(searches.all)} faults found"
+    if not (searches.all or searches.dead or searches.unavailable):
+        text += ": no backend names its planted mistakes in `Backend.faults`"
     text += f"; {searches.seconds:.0f} s, seed {searches.settings.seed}"
     if searches.interrupted:
         text += " (stopped before the end)"

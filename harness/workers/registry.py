@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from lockstep.harness.backends.driver.backend import (
 from lockstep.harness.backends.driver.client import LIMITS, Limits
 from lockstep.harness.backends.http.backend import load_server
 from lockstep.harness.backends.http.client import parse_url
+from lockstep.harness.backends.interface import Arrays
 from lockstep.harness.backends.native import open_native
 from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.contract import Contract
@@ -170,6 +172,9 @@ def explain_missing(
     absent = error.name or ""
     package = absent.partition(".")[0]
     if absent and f"{module}.".startswith(f"{absent}."):
+        if absent.endswith(".py"):
+            hint = f"{absent.removesuffix('.py')}:FACTORY"
+            return Unloadable(f"there is no module {absent}; write {hint}, without .py")
         return Unloadable(
             f"there is no module {absent} in the current folder or on PYTHONPATH; name"
             " its folder in python-path of [tool.lockstep]"
@@ -224,7 +229,9 @@ def import_function(target: str, what: str) -> Callable[[], Any]:
     with loading(f"importing {module_name}", module_name):
         module = importlib.import_module(module_name)
     function = getattr(module, function_name, None)
-    if not callable(function):
+    if function is not None and not callable(function):
+        raise Unloadable(f"{target} is a {type(function).__name__}, not a function")
+    if function is None:
         matches = get_close_matches(function_name, dir(module))
         hint = f"; did you mean {', '.join(matches)}?" if matches else ""
         raise Unloadable(f"{module_name} has no {what} {function_name}{hint}")
@@ -235,6 +242,8 @@ def check_declaration(backend: Backend, module: str) -> None:
     """Checks that the declared names exist and the operations are implemented."""
     for name, values in (("lifetime", Lifetime), ("causal", Alignment)):
         require(getattr(backend, name), dict.fromkeys(get_args(values)), name)
+    if isinstance(backend.dtypes, str):
+        raise Unloadable(f"declares dtypes as a str; give a tuple: {(backend.dtypes,)}")
     for dtype in backend.dtypes:
         require(dtype, UNIT, "dtype")
     if not backend.dtypes or not any(backend.contracts.values()):
@@ -243,15 +252,28 @@ def check_declaration(backend: Backend, module: str) -> None:
         require(contract_name, CONTRACTS, "contract")
         contract = CONTRACTS[contract_name]
         if backend.execute is None:
+            if contract.interfaces:
+                check_arrays(backend)
             check_errors(backend, contract, kinds)
         for kind, declared in kinds.items():
             require(kind, dict.fromkeys(contract.kinds), f"kind of {contract_name}")
             check_kind(kind, declared, contract)
             check_tolerance(backend.tolerance, kind, declared, contract)
-            for operation in declared.operations:
-                require(operation, contract.operations, f"operation of {contract_name}")
             if backend.execute is None:
                 check_operations(backend, module, contract_name, kind, declared)
+
+
+def check_arrays(backend: Backend) -> None:
+    """Checks that `arrays` has all methods of the interface."""
+    names = [name for name in vars(Arrays) if not name.startswith("_")]
+    missing = [
+        name for name in names if not callable(getattr(backend.arrays, name, None))
+    ]
+    if missing:
+        raise Unloadable(
+            f"its `arrays` ({type(backend.arrays).__name__}) has no method"
+            f" {', '.join(missing)}"
+        )
 
 
 def check_errors(backend: Backend, contract: Contract, kinds: Iterable[str]) -> None:
@@ -276,6 +298,15 @@ def check_kind(kind: str, declared: Any, contract: Contract) -> None:
     """Checks the types and the names in the declaration of a kind."""
     if not isinstance(declared, Kind):
         raise Unloadable(f"declares {kind} as a {type(declared).__name__}, not a Kind")
+    for name in ("operations", "tells"):
+        names = getattr(declared, name)
+        if not isinstance(names, frozenset | set):
+            raise Unloadable(
+                f"declares {kind} with {name} as a {type(names).__name__}; give a"
+                " frozenset"
+            )
+    for operation in declared.operations:
+        require(operation, contract.operations, f"operation of {contract.name}")
     held = declared.held
     if held is not None and not (isinstance(held, int | float) and held >= 1):
         raise Unloadable(
@@ -312,7 +343,7 @@ def require(name: str, options: Mapping[str, Any], what: str) -> None:
     if name not in options:
         matches = get_close_matches(name, options) or list(options)
         raise Unloadable(
-            f'declares "{name}", which is no {what}; did you mean {", ".join(matches)}?'
+            f'declares "{name}", an unknown {what}; did you mean {", ".join(matches)}?'
         )
 
 
@@ -358,3 +389,24 @@ def check_operations(
             f"declares {kind}, but its cache ({type(cache).__name__}) has no"
             f" method {', '.join(missing)}"
         )
+    for name in methods:
+        check_parameters(cache, name, getattr(rules.interfaces.get(kind), name, None))
+
+
+def check_parameters(cache: Any, name: str, expected: Callable[..., Any] | None) -> None:
+    """Checks that a method takes the arguments of the interface's method `expected`."""
+    if expected is None:
+        return
+    parameters = [*inspect.signature(expected).parameters.values()][1:]
+    needed = [item.name for item in parameters if item.default is item.empty]
+    try:
+        signature = inspect.signature(getattr(cache, name))
+    except (TypeError, ValueError):  # native code may have no signature
+        return
+    try:
+        signature.bind(*needed)
+    except TypeError as error:
+        raise Unloadable(
+            f"its cache ({type(cache).__name__}) has {name}{signature}, which is called"
+            f" as {name}({', '.join(needed)}): {error}"
+        ) from None

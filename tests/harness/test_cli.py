@@ -117,6 +117,7 @@ vectors -o x --size huge
 vectors -o x verify y
 vectors verify
 vectors verify nothing
+vectors verify empty
 vectors export
 {EXPLORE} --depth 16
 {EXPLORE} --depth 0
@@ -126,6 +127,8 @@ new-backend
 new-backend 5
 new-backend a/../b
 new-backend class
+new-backend json
+new-backend numpy
 new-backend mine --kind trie
 new-backend mine --arrays jax
 """

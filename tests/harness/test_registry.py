@@ -61,7 +61,8 @@ def test_a_name_may_be_a_module_and_a_factory() -> None:
     ("name", "words"),
     [
         (f"{HERE}:corect", "no factory corect; did you mean correct"),
-        (f"{HERE}:PID_FILE", "has no factory PID_FILE"),
+        (f"{HERE}:PID_FILE", ":PID_FILE is a str, not a function"),
+        (f"{HERE}.py:correct", f"write {HERE}:FACTORY, without .py"),
         ("tests.harness.misbehavin:correct", "there is no module tests.harness.misbehav"),
         ("nowhere.at.all:make", "there is no module nowhere"),
         (f"{HERE}:", "no factory"),
@@ -84,18 +85,23 @@ KV = Kind(OPERATIONS)
 @pytest.mark.parametrize(
     ("contracts", "words"),
     [
-        ({"layers": {"kv": KV}}, '"layers", which is no contract; did you mean layer?'),
+        ({"layers": {"kv": KV}}, '"layers", an unknown contract; did you mean layer?'),
         ({"unified": {"causal": KV}}, 'its `errors` has no exception class for "cache-'),
-        ({"layer": {"rotation": KV}}, '"rotation", which is no kind of layer; did you'),
+        ({"layer": {"rotation": KV}}, '"rotation", an unknown kind of layer; did you'),
         (
             {"layer": {"kv": Kind(frozenset({"update", "trimm"}))}},
-            '"trimm", which is no operation of layer; did you mean trim',
+            '"trimm", an unknown operation of layer; did you mean trim',
         ),
         (
             {"layer": {"kv": Kind(OPERATIONS, {"head": (1,)})}},
-            '"head", which is no config field of layer; did you mean head',
+            '"head", an unknown config field of layer; did you mean head',
         ),
         ({"layer": {"kv": {"update", "trim"}}}, "kv"),
+        (
+            {"layer": {"kv": Kind(["update"])}},  # type: ignore
+            "kv with operations as a list; give a frozenset",
+        ),
+        ({"layer": {"kv": Kind(frozenset({"updat"}))}}, "did you mean update?"),
         ({"layer": {"kv": Kind(OPERATIONS, {"heads": 1})}}, "heads"),  # type: ignore
     ],
 )
@@ -108,6 +114,33 @@ def test_what_is_not_what_it_says(
         load(CORRECT)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Swapped(misbehaving.Cache):
+    def trim(self) -> int:  # type: ignore[override]
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dtypes": "float32"}, "dtypes as a str; give a tuple: ('float32',)"),
+        ({"arrays": None}, "its `arrays` (NoneType) has no method from_numpy, to_numpy"),
+        (
+            {"open": lambda config: Swapped()},
+            "(Swapped) has trim() -> 'int', which is called as trim(count): too many",
+        ),
+    ],
+)
+def test_parts_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, changes: Any, words: str
+) -> None:
+    """The author is told, and not that the harness failed."""
+    declared = replace(correct(), **changes)
+    monkeypatch.setattr(misbehaving, "correct", lambda: declared)
+    with pytest.raises(Unloadable) as caught:
+        load(CORRECT)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +181,7 @@ BROKEN = [
     ("import sys; sys.exit(3)", "raised SystemExit: exit status 3, in <module> (writ"),
     ("import sys; sys.exit('no disk')", "raised SystemExit: no disk"),
     ("raise KeyboardInterrupt", "raised KeyboardInterrupt, in <module> (written.py:1)"),
-    ("make = 5", "has no factory make"),
+    ("make = 5", "written:make is a int, not a function"),
     ("def make(): raise OSError('odd')", "its factory raised OSError: odd, in make ("),
     ("def make(): import sys; sys.exit()", "raised SystemExit: exit status 0, in make"),
     ("def make(): import numpy.nowhere", "No module named 'numpy.nowhere'"),
@@ -174,7 +207,7 @@ def test_a_module_that_is_broken(
 @pytest.mark.parametrize(
     ("errors", "words"),
     [
-        ({"useage": ValueError}, '"useage", which is no refusal; did you mean usage?'),
+        ({"useage": ValueError}, '"useage", an unknown refusal; did you mean usage?'),
         ({"usage": "ValueError"}, 'no exception class for "usage"'),
         ({"usage": Exception}, 'has Exception for "usage", but every failure is'),
     ],

@@ -97,6 +97,10 @@ def read_set(folder: Path) -> dict[Path, Holds]:
         UsageError: the folder is not a set, has an unknown version, or is damaged.
     """
     path = folder / MANIFEST
+    if folder.is_dir() and not path.exists():
+        raise UsageError(
+            f"{folder}: has no {MANIFEST}; `lockstep vectors -o DIR` writes a set"
+        )
     text = read_bounded(path, MAX_MANIFEST).decode(errors="replace")
     document = parse_json(text, str(path))
     try:
