@@ -397,10 +397,11 @@ def pack(folder: Path, archive: Path) -> None:
 @click.option("--programs", type=click.IntRange(1), default=200, help="For each kind.")
 @click.option("--limit", type=Seconds(1.0), default=480.0, help="Seconds for each part.")
 def main(chosen: Sequence[str], out: Path, programs: int, limit: float) -> None:
-    """Measures what is to be measured on a GPU: the parts whose name begins so, or all
-    that have not passed yet, on this machine and with these sources.
+    """Measures on a GPU.
 
-    Ctrl-C ends the part that is running; what the parts before it have measured is kept.
+    Runs the parts whose names begin with PART; without PART, all parts that have not
+    passed on this machine with these sources. Ctrl-C ends the running part, and keeps the
+    results of earlier parts.
 
     Exit status: 0 all passed, 1 one failed, 2 there is no GPU, 130 Ctrl-C.
     """

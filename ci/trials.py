@@ -206,7 +206,7 @@ def wait_for_end(mark: str, seconds: float = 5.0) -> set[int]:
 
 
 def judge(trial: Trial, ended: Ended, failures: Path) -> Iterator[str]:
-    """Yields descriptions of what is wrong at the end of a trial."""
+    """Yields descriptions of errors at the end of a trial."""
     allowed = list_allowed(trial, ended)
     if ended.status not in allowed:
         yield f"exit status {ended.status}, not {sorted(allowed)}"
@@ -248,7 +248,7 @@ def list_allowed(trial: Trial, ended: Ended) -> set[int]:
 
 
 def judge_outcome(trial: Trial, status: int, outcome: Any) -> Iterator[str]:
-    """Yields descriptions of what is wrong in outcome.json and in its failures."""
+    """Yields descriptions of errors in outcome.json and in its failures."""
     pairs = outcome["pairs"]
     failures = [failure for pair in pairs for failure in pair["failures"]]
     if outcome["exit_status"] != status:

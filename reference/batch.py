@@ -45,7 +45,7 @@ class Batch:
         if rows == 0:
             raise ValueError("the batch is empty; it needs at least one row")
         if rows > most:
-            raise ValueError(f"a batch of {rows} rows; at most {most} were announced")
+            raise ValueError(f"the batch has {rows} rows; at most {most} were announced")
         if self.coordinates and [len(pair) for pair in self.coordinates] != [2] * rows:
             raise ValueError(f"coordinates must be {rows} pairs, one for each row")
         for position in chain(self.positions, *self.coordinates):
@@ -55,7 +55,7 @@ class Batch:
             check_sequence(sequence, sequences)
         for row in (*self.exceptions, *self.multimodal):
             if not 0 <= row < rows:
-                raise ValueError(f"row {row} is named, but the rows are 0 … {rows - 1}")
+                raise ValueError(f"there is no row {row}; the rows are 0 … {rows - 1}")
 
     def get_offset(self, row: int) -> tuple[int, int]:
         """Returns how far y and x of a row are from its position."""
@@ -71,7 +71,9 @@ class Batch:
 
 def check_sequence(sequence: int, sequences: int) -> None:
     if not 0 <= sequence < sequences:
-        raise ValueError(f"sequence {sequence} is none of 0 … {sequences - 1}")
+        raise ValueError(
+            f"there is no sequence {sequence}; the sequences are 0 … {sequences - 1}"
+        )
 
 
 def check_copy(source: int, target: int, length: int, sequences: int) -> None:

@@ -94,13 +94,13 @@ class BatchedCache:
     def finalize(self) -> None:
         """Ends the padding on the right, after all announced columns were added."""
         if self.coming is None or self.announced:
-            raise ValueError("finalize: what was announced is not there")
+            raise ValueError("finalize: announced columns are missing")
         self.coming = None
 
     def check_settled(self) -> None:
         """Raises ValueError between `pad_right` and `finalize`."""
         if self.coming is not None:
-            raise ValueError("the padding on the right was not finalized")
+            raise ValueError("the padding on the right is not complete")
 
     def trim(self, counts: Sequence[int]) -> bool:
         """Removes the last counts[row] tokens of each row, at most all its tokens.
@@ -122,8 +122,7 @@ class BatchedCache:
 
     def select(self, numbers: Sequence[int]) -> None:
         """Keeps these rows, in this order. A number that appears twice gives two rows.
-
-        What was announced for a row still comes.
+        The announced tokens of a row are still written.
         """
         check_rows(numbers, len(self.rows))
         self.rows = [self.rows[number].clone() for number in numbers]

@@ -211,7 +211,7 @@ class CausalCache:
         if any(len(token.sequences) > 1 for token in following):
             raise Shared(f"sequence {sequence} shares tokens that would have to move")
         if following and not self.shift:
-            raise NotSupported("keys cannot be turned to another position here")
+            raise NotSupported("this cache cannot rotate keys to another position")
         self.close()
         self.drop(sequence, begin, inf if end is None else end)
         if end is not None:

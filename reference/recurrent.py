@@ -162,7 +162,7 @@ class RecurrentCache(CausalCache):
         stop = inf if end is None else end
         found_at = get_place(self.get_read(sequence))
         if found_at >= stop:
-            raise NotSupported("a state cannot forget what came before its end")
+            raise NotSupported("a state can lose only its last tokens")
         cut = found_at >= begin
         earlier = [
             checkpoint

@@ -1,4 +1,5 @@
-"""What an inference engine answers to a request: it depends on the request's own tokens.
+"""Defines the answers of an inference engine, which depend only on the tokens of the
+request.
 
 The engine runs a probe model. Each token of the request asks a head of this model for an
 earlier token, and the model generates the token that the head finds. So each generated
@@ -17,14 +18,14 @@ class Head:
     """One head of one layer of the probe model.
 
     Attributes:
-        finds: what a head finds. "distance": the token at a distance before the asking
-            token. "content": a token that equals a given token. "follower": the token
-            behind a token that equals a given token.
+        finds: the token that a head finds. "distance": the token at a distance before the
+            asking token. "content": a token that equals a given token. "follower": the
+            token behind a token that equals a given token.
         window: the number of positions that the head sees, including the position of the
             asking token; None for all positions.
         chunk: the head sees only positions of its own chunk; None for no chunks.
-        echoes: whether the head finds the asking token if it does not see what it is
-            asked for. If not, it finds the visible token that is nearest to the distance.
+        echoes: whether the head finds the asking token if it does not see the requested
+            token. If not, it finds the visible token that is nearest to the distance.
     """
 
     finds: Literal["distance", "content", "follower"] = "distance"
@@ -68,8 +69,8 @@ def find(heads: Sequence[Head], usual: Ask, tokens: Sequence[Token]) -> int | No
 
     Returns:
         The position; None if the weights of the model determine it and not this rule: a
-        distance goes more than one position beyond what the head sees, a head that does
-        not echo finds no token, or a head finds several followers that differ.
+        distance is more than one position beyond the visible tokens of the head, a head
+        that does not echo finds no token, or a head finds several followers that differ.
     """
     asking = len(tokens) - 1
     ask = tokens[-1] if isinstance(tokens[-1], Ask) else usual
@@ -88,7 +89,7 @@ def find(heads: Sequence[Head], usual: Ask, tokens: Sequence[Token]) -> int | No
 
 
 class Shift(NamedTuple):
-    """What an engine drops when a request fills the context, so that it can go on.
+    """The rule for the tokens that an engine drops when a request fills the context.
 
     Attributes:
         context: the number of tokens that the engine holds.

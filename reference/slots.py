@@ -83,7 +83,7 @@ class Slots:
         several_users: bool = False,
     ) -> None:
         if not 0 <= keep < context:
-            raise ValueError(f"keep {keep} leaves nothing to move in {context} tokens")
+            raise ValueError(f"keep must be in 0 … {context - 1}, not {keep}")
         self.cache = cache
         self.context, self.keep = context, keep
         self.several_users = several_users

@@ -31,8 +31,9 @@ class Captures:
     scheduled offset: a write from offset a to offset b reaches all offsets from a to b,
     both included. The label of the snapshot is [boundary, offset). The boundary is the
     previous scheduled offset; for the first scheduled offset, it is the offset of the
-    cache when `prepare` was called. If the first scheduled offset equals that offset, its
-    label is empty: a kv cache then captures nothing, other caches their whole content.
+    cache when `prepare` was called. If the first scheduled offset is also this offset,
+    its label is empty. A kv cache then captures nothing, and other caches capture their
+    whole content.
 
     Each offset is captured once: if the cache goes back and reaches the offset again with
     other tokens, the first capture stays.

@@ -98,7 +98,7 @@ class Trie(Model):
         self.check_begin(tokens)
         for checkpoint in checkpoints:
             if isinstance(checkpoint, bool) or checkpoint < 1:
-                raise ValueError(f"checkpoint {checkpoint} is not behind any token")
+                raise ValueError(f"checkpoint must be at least 1, not {checkpoint}")
         matched = self.count_matched(tokens)
         most = min(matched, len(tokens) - 1)
         reuse = next(p for p in range(most, -1, -1) if self.can_reach(tokens, p))

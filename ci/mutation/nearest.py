@@ -30,8 +30,8 @@ OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
 
 def list_tests(root: Path, file: str) -> list[str]:
     """Lists the tests of caches that lie, the tests that have the name of a module or of
-    its package in theirs, the tests that import the module, and the tests of what the
-    module does."""
+    its package in theirs, the tests that import the module, and the tests of the module's
+    task."""
     path = file.removesuffix(".py").removesuffix("/__init__")
     module = f"lockstep.{path.replace('/', '.')}"
     *_, package, stem = module.split(".")

@@ -376,7 +376,8 @@ class BatchCache(Protocol):
 
     def load(self, saved: Any) -> None:
         """Replaces the content of a batch that `open` has just made. Raises the "usage"
-        error for what a batch of another config has saved, if that can be known."""
+        error if a batch of another config saved the content, as far as the library can
+        tell."""
 
     def held(self) -> Held:
         """Returns the memory usage of the cache, see `Held`; only if the kind declares

@@ -103,8 +103,8 @@ class PagedCache(Protocol):
             tokens: its prompt.
             namespace: the name of its namespace, such as a salt.
             adapter: the name of its adapter, such as LoRA.
-            extras: (first, end, key): what the model reads at the positions [first, end)
-                of the prompt besides the tokens, such as an image with this hash.
+            extras: (first, end, key): additional inputs at the positions [first, end) of
+                the prompt, such as an image with the hash `key`.
 
         `adapter` and `extras` are given if the config field `extra_keys` is true.
         """
@@ -166,8 +166,8 @@ class PagedCache(Protocol):
 
     def finish(self) -> None:
         """Ends the oldest launched step: its slots have been written, and its tokens are
-        computed. What it computed for a request that has been preempted or has ended is
-        dropped, even if there is a new request with this name."""
+        computed. Results for a request that has been preempted or has ended are dropped,
+        even if a new request has the same name."""
 
     def accept(
         self,
@@ -362,5 +362,5 @@ class PagedCache(Protocol):
         each draft, and others before."""
 
     def write_states(self, layer: int, states: Array, more: Array) -> None:
-        """Writes the states of each request after the numbers of tokens in
-        `list_ends`: arrays [1, heads, ends, dim]."""
+        """Writes the states of each request: arrays [1, heads, ends, dim], one state for
+        each number of tokens in `list_ends`."""

@@ -57,10 +57,10 @@ Examples:
 
 @click.group(epilog=EXAMPLES)
 def campaign() -> None:
-    """Checks that go on until a budget is spent, with their state in a folder.
+    """Runs checks until a budget is spent, and keeps their state in a folder.
 
-    FOLDER is a folder, or a URL that fsspec knows, such as s3://bucket/night. A campaign
-    can be stopped at any time; `resume` goes on.
+    FOLDER is a folder, or a URL that fsspec knows, such as s3://bucket/night. You can
+    stop a campaign at any time; `resume` continues it.
     """
 
 
@@ -169,11 +169,11 @@ def start(
 
 @define(FOLDER, "given", *WHERE, group=campaign)
 def resume(settings: Settings, location: str, address: str | None, gpu: float) -> int:
-    """Goes on with a campaign that was stopped, with what is left of its budget.
+    """Continues a stopped campaign with the rest of its budget.
 
-    Shards that are done do not run again. The machines may be others than before. A
-    backend that is neither registered nor in the project's settings must be given again:
-    the folder may be somebody else's.
+    Finished shards do not run again. Other machines may take part. Name a backend again
+    with --backend if it is neither registered nor in the project's settings: the folder
+    may come from somebody else.
     """
     folder = open_folder(location)
     terms = require_terms(folder)
@@ -241,11 +241,11 @@ def print_campaign(outcome: Outcome, location: str, as_json: bool = False) -> in
     group=campaign,
 )
 def report(settings: Settings, location: str, output: Path | None, as_json: bool) -> int:
-    """Says how far a campaign is, and what it has found.
+    """Shows the progress and the failures of a campaign.
 
-    With --output, also makes a page of it, as `lockstep report` does. For the page, each
-    failing program runs again on the backend that it failed on, if that is given or
-    registered, or else only on the reference. Exit status: that of the campaign so far.
+    With --output, also makes a page, like `lockstep report`. For the page, each failing
+    program runs again on its backend if the backend is given or registered, otherwise
+    only on the reference. Exit status: the status of the campaign so far.
     """
     outcome = load(location)
     if output is not None:
@@ -264,11 +264,11 @@ def report(settings: Settings, location: str, output: Path | None, as_json: bool
     group=campaign,
 )
 def merge_command(location: str, sources: Sequence[str]) -> int:
-    """Puts the parts of a campaign together.
+    """Merges the parts of a campaign.
 
-    Adds the shards of each SOURCE to the campaign in FOLDER, which may be new. All must
-    have the same settings, but for --shard. A shard that several have counts once. Exit
-    status: that of the campaign so far.
+    Adds the shards of each SOURCE to the campaign in FOLDER, which may be new. All parts
+    must have the same settings, except --shard. A shard in several parts counts once.
+    Exit status: the status of the campaign so far.
     """
     work = merge(open_folder(location), [open_folder(source) for source in sources])
     print_ignored(work)

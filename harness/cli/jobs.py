@@ -139,7 +139,7 @@ EVERYTHING = (
 
 @contextmanager
 def kept(outcome: Outcome) -> Iterator[Outcome]:
-    """Writes the outcome to the folder for failures, however the body ends."""
+    """Writes the outcome to the folder for failures, even if the `with` body raises."""
     is_refused = False
     try:
         yield outcome

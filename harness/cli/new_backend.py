@@ -329,8 +329,8 @@ def new_backend(
 ) -> int:
     """Writes a backend to complete step by step.
 
-    It runs at once, and a check of it says what is missing. NAME is the name of the
-    backend and, with _ for - (nothing in Go), of its file.
+    The file runs immediately; `lockstep check` lists the missing methods. NAME is the
+    name of the backend and, with _ for - (nothing in Go), of its file.
 
     Examples:
       lockstep new-backend my-cache               my_cache.py, a numpy kv cache

@@ -50,7 +50,7 @@ Examples:
 )
 @click.pass_context
 def vectors(context: click.Context, /, **options: Any) -> None:
-    """Writes programs with what the reference expects, for engines that run no Python.
+    """Writes programs with the expected answers, for engines that run no Python.
 
     DIR gets one .jsonl file for each kind, a README.md that says how to read them, a JSON
     Schema and a manifest. The same version writes the same bytes.

@@ -639,7 +639,8 @@ def judge_attention(
         tolerance: the largest allowed error.
         row: the row number.
         name: the operation that returned the K and V.
-        explain: names memory that holds NaN, for the end of the message about NaN.
+        explain: returns the end of a message about NaN, which names the memory that holds
+            it.
 
     Returns:
         The error divided by the tolerance.

@@ -1,4 +1,4 @@
-"""Counts what the steps of programs compare, and measures the programs."""
+"""Counts the comparisons of programs, and measures the programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ tokens."""
 
 @dataclass
 class Comparisons:
-    """What the steps of a run compared.
+    """The comparisons of a run.
 
     Attributes:
         compared: name → number of steps: "contents" (tokens were read), "masks" (several
@@ -82,7 +82,7 @@ def list_parts(answer: Answer) -> Iterator[Answer]:
 
 
 def measure(program: Program, comparisons: Comparisons) -> Sizes:
-    """Returns the `Sizes` of a program and of what its steps compared."""
+    """Returns the `Sizes` of a program and of its comparisons."""
     operations = program.rules.operations
     lengths: list[int] = [operations[op["op"]].count_tags(op) for op in program.ops]
     sizes: dict[str, Any] = {name: program.config.get(name, 0) for name in CONFIG_SIZES}

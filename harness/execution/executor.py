@@ -59,7 +59,7 @@ class Result:
             to. Empty if the generator already avoids known divergences; see
             `Run.why_left_out`.
         choices: the numbers of the steps in which the backend chose the answer.
-        comparisons: what the steps compared, up to the end or to the first divergence.
+        comparisons: the comparisons up to the end or to the first divergence.
         excluded: the first reason that names a duty of callers; None if there is none.
     """
 

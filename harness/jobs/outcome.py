@@ -115,8 +115,8 @@ class Pair(Counts):
 
     def list_unproven(self) -> list[str]:
         """Lists the reasons why complete programs that agree show too little: an
-        operation that every cache needs never ran, no contents were compared, or what the
-        backend tells is always empty."""
+        operation that every cache needs never ran, no contents were compared, or the
+        backend's reports are always empty."""
         total = self.total
         if self.is_diverging or self.missing or self.errors:
             return []

@@ -206,7 +206,7 @@ def print_failures(console: Console, outcome: Outcome) -> None:
 
 
 def print_causes(console: Console, failures: Sequence[Failure]) -> None:
-    """Prints a line for each failure, grouped by what may be their cause."""
+    """Prints a line for each failure, grouped by the probable cause."""
     groups = group_failures(
         failures,
         [get_evidence(failure.program, failure.divergence) for failure in failures],

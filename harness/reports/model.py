@@ -157,7 +157,7 @@ def list_saved_notes(saved: Rerun) -> Iterator[Note]:
 
 
 def list_coverage_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
-    """Lists notes on what the programs of all pairs compared, and how large they were."""
+    """Lists notes on the comparisons and the sizes of the programs of all pairs."""
     blind = [
         pair.name
         for pair in pairs

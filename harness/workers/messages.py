@@ -176,7 +176,7 @@ class Found(Event, frozen=True, dict=True):
     unshrunk: str = ""
 
     def get_meta(self) -> dict[str, Any]:
-        """Returns what the `meta` of the program says of its search."""
+        """Returns the facts about the search for the program's `meta`."""
         meta = {} if self.flaky is None else {"flaky": self.flaky}
         return meta | ({UNSHRUNK: self.unshrunk} if self.unshrunk else {})
 

@@ -28,7 +28,7 @@ def batch_padding_evicts(batch: Any) -> None:
 @mistake("batch-kv", 5, "mlx-vlm#1889, PR#1890")
 def batch_filter_keeps_padding(batch: Any) -> None:
     """Rows leave between the announcement of padding and its end, but the announcement is
-    not filtered: the others get what was announced for the rows that left."""
+    not filtered: remaining rows get the announcements of removed rows."""
     wrong = "self.coming[at] for at in range(len(numbers))"
     edit(batch, "select", "self.coming[number] for number in numbers", wrong)
 

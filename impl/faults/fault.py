@@ -57,7 +57,7 @@ class Fault:
         shortest: number of operations of the shortest known program that shows it.
         change: plants it.
         form: form of the cache, if it differs from ours.
-        of: what is changed: each cache, or the single caches that become a batch.
+        of: the changed objects: each cache, or the single caches that become a batch.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Declares what the backends of released block managers have in common."""
+"""Defines the common declarations of the backends of released block managers."""
 
 from __future__ import annotations
 

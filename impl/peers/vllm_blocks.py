@@ -360,8 +360,8 @@ class Blocks:
 
 
 def make_feature(first: int, end: int, key: str) -> Any:
-    """Returns what a manager reads of an image. Its hash also stands for its length: an
-    image always has as many tokens as its content needs."""
+    """Returns the fields of an image that a manager reads. The hash contains the length,
+    because the content of an image determines its number of tokens."""
     position = SimpleNamespace(offset=first, length=end - first)
     return SimpleNamespace(
         identifier=f"{key}:{end - first}", mm_position=position, key=key

@@ -1,4 +1,4 @@
-"""What a head needs to find a token: queries, keys, and the gain between them.
+"""Computes how a head finds a token: queries, keys, and the gain between them.
 
 A head finds a token by rotated vectors (RoPE). RoPE turns each pair of numbers of K by
 its position times the frequency of the pair, and those of Q by the asking position.

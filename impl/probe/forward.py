@@ -31,7 +31,8 @@ class Forward:
     ) -> None:
         """Args:
         model: the model.
-        store: what a cache stores of rotated K and of V. [heads, positions, size]
+        store: converts rotated K, or V, to the numbers that a cache stores. [heads,
+            positions, size]
         """
         self.settings = model.settings
         self.tensors = {

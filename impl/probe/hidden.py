@@ -33,7 +33,7 @@ def make_tokens(config: Mapping[str, Any]) -> tuple[Probe, Array]:
 
 
 class Hidden:
-    """Which numbers of a hidden vector hold what.
+    """The layout of a hidden vector.
 
     A vector consists of the code of the token, a query for each head, a constant, and for
     each head the code of the token that the head has found.
@@ -41,7 +41,7 @@ class Hidden:
     Attributes:
         size: the number of numbers.
         constant_value: the constant. If a head may find nothing, the norm of a vector
-            depends on what was found; a large constant makes the difference small.
+            depends on the found tokens; a large constant makes the difference small.
     """
 
     def __init__(

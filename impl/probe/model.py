@@ -1,4 +1,5 @@
-"""A probe model in the form of a Hugging Face checkpoint, and what its layers share."""
+"""A probe model in the form of a Hugging Face checkpoint, and the common parts of its
+layers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def make_settings(
     rope_theta: float,
     **more: Any,
 ) -> dict[str, Any]:
-    """Returns the content of config.json; `more` adds what the architecture needs."""
+    """Returns the content of config.json; `more` has the fields of the architecture."""
     unused = len(hidden.codes)
     return {
         "architectures": [class_name],

@@ -59,8 +59,8 @@ def build_mistral(config: Mapping[str, Any]) -> model.Model:
 
 
 def build_gemma(config: Mapping[str, Any]) -> model.Model:
-    """Builds Gemma 3, which multiplies embeddings by the root of their size, norms
-    queries, keys and what a layer adds, and stores the weights of norms less 1."""
+    """Builds Gemma 3, which multiplies embeddings by the root of their size, normalizes
+    queries, keys and the output of a layer, and stores the weights of norms minus 1."""
     heads = config["heads"]
     hidden, rotary = make_hidden(config, square=True)
     first = [list_heads(config, layer)[0] for layer in range(config["layers"])]

@@ -382,7 +382,8 @@ class CausalCacheBase(ABC):
         return Saved(table, arrays, self.form, tuple(self.written), self.get_limits())
 
     def get_limits(self) -> Mapping[str, Any]:
-        """Returns what a cache must have in common with a save that it loads."""
+        """Returns the properties that a cache must share with the saved content that it
+        loads."""
         return {
             "layers": self.layers,
             "sequences": self.sizes.sequences,

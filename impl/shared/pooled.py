@@ -22,8 +22,8 @@ class PooledSnapshot:
     """The tokens of the open window, and all entries.
 
     Attributes:
-        parts: a snapshot of the tokens and one of the entries, each None if empty; None
-            when the snapshot is closed.
+        parts: a snapshot of the tokens and a snapshot of the entries; an empty snapshot
+            is None. After the snapshot is closed, `parts` is None.
     """
 
     def __init__(self, begin: int, end: int, *parts: Snapshot | None) -> None:
@@ -79,7 +79,8 @@ class PooledCacheBase(WholeSnapshots, TokenCache):
             raise MisuseError(f"pool must be at least 1 token, not {self.pool}")
         if not 0 <= self.overlap <= self.pool:
             raise MisuseError(
-                f"overlap must be 0 to {self.pool}, the pool, not {self.overlap}"
+                f"overlap must be at least 0 and at most {self.pool} (pool),"
+                f" not {self.overlap}"
             )
         if self.lookahead < 0:
             raise MisuseError(

@@ -40,23 +40,24 @@ a state does not read padding
     state rows=2 | add 3 left=[1,0]; pad 1 2; add 2; finalize;
     holds > 3: 0 1 5 / 5: 2 3 4 6 7
 what was announced has to come
-    kv rows=2 | pad 1 3; finalize > error: finalize: what was announced is not there;
+    kv rows=2 | pad 1 3; finalize > error: finalize: announced columns are missing;
     add 2; add 2 > error: update: 1 columns are still announced; add 1; finalize
 between the announcement and the end no tokens leave, and no rows come
-    kv rows=2 | pad 1 2; pad 1 2 > error: the padding on the right was not finalized;
-    trim 0 0 > error: the padding on the right was not finalized;
-    batch c 1; extend b > error: the padding on the right was not finalized; use b;
-    extend c > error: the padding on the right was not finalized;
-    clone c > error: the padding on the right was not finalized;
-    free > error: the padding on the right was not finalized;
+    kv rows=2 | pad 1 2; pad 1 2 > error: the padding on the right is not complete;
+    trim 0 0 > error: the padding on the right is not complete;
+    batch c 1; extend b > error: the padding on the right is not complete; use b;
+    extend c > error: the padding on the right is not complete;
+    clone c > error: the padding on the right is not complete;
+    free > error: the padding on the right is not complete;
     add 2 left=[0,1] > error: update: 2 columns are still announced
 a row leaves before its padding comes, and the others go on
-    kv rows=3 | add 1; pad 3 1 2; add 1; filter 2 0; finalize > error: finalize: what was
-    announced is not there; add 2; finalize; holds > 3: 2 5 6 / 4: 0 3 7 8; add 1;
+    kv rows=3 | add 1; pad 3 1 2; add 1; filter 2 0; finalize > error: finalize:
+    announced columns are missing; add 2; finalize; holds > 3: 2 5 6 / 4: 0 3 7 8; add
+    1;
     see 0 3 > 2 5 6 9
 the columns of the longest row come although it has left
-    kv rows=2 | pad 1 3; add 2; filter 0; finalize > error: finalize: what was announced
-    is not there; add 2 > error: update: 1 columns are still announced; add 1; finalize;
+    kv rows=2 | pad 1 3; add 2; filter 0; finalize > error: finalize: announced columns
+    are missing; add 2 > error: update: 1 columns are still announced; add 1; finalize;
     holds > 1: 0; add 1; see 0 1 > 0 3
 a row leaves before the first column
     kv rows=2 | pad 1 3; filter 0; add 3; finalize; holds > 1: 0
@@ -75,7 +76,7 @@ a row is taken out without padding, and with what has come
 nothing is announced for nobody
     kv rows=2 | pad 1 > error: pad_right: lengths [1] of 2 rows;
     pad 0 1 > error: pad_right: lengths [0, 1] of 2 rows;
-    finalize > error: finalize: what was announced is not there
+    finalize > error: finalize: announced columns are missing
 # --- the end of rows
 each row loses its own last tokens
     kv rows=2 | add 3 left=[0,1]; trim 1 1 > yes; holds > 2: 0 1 / 1: 3; trim 2 0 > yes;

@@ -71,8 +71,8 @@ class Process:
             seconds: the time limit for the answer.
 
         Raises:
-            Broken: the driver violates the protocol, crashes or hangs; `is_late` if this
-                happened before it read the request.
+            Broken: the driver violates the protocol, crashes or hangs. `is_late` is True
+                if the driver failed before it read this request.
         """
         self.current, self.seconds = name, seconds
         self.sent = 0

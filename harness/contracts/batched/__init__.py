@@ -187,7 +187,8 @@ class BatchedContract(Contract):
             ]:
                 return dict(source.pick(legal))
         raise UsageError(
-            f"no declared list of {kind} caches is possible: {self.why_illegal(config)}"
+            f"no declared list of caches can be drawn for {kind}:"
+            f" {self.why_illegal(config)}"
         )
 
     def list_options(self, name: str, config: Config, declared: Kind) -> Sequence[Any]:

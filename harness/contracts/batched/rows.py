@@ -62,7 +62,8 @@ class Keeping(BatchedOperation):
 
 class Filter(Keeping):
     """Keeps these rows in this order; no row may be listed twice. Between `pad_right` and
-    `finalize`, what was announced for these rows still comes, and all announced columns.
+    `finalize`, the announced tokens of these rows and all announced columns are still
+    written.
 
     Answer: `offsets`: the offset of each row.
     """
@@ -285,8 +286,8 @@ class Save(BatchedOperation):
 
 class Load(BatchedOperation):
     """Opens a batch with the content that was saved as `from`. If `window` or `heads` is
-    set, loads in its place what a batch with another window, or states of other heads,
-    has saved, which must be refused.
+    set, loads the saved content of a batch with this window, or of states with this
+    number of heads; the batch must refuse it.
 
     Answer: `offsets`, or `error`.
     """

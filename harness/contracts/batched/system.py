@@ -133,7 +133,7 @@ class Batches(System):
         self.batches[name].load(self.saved[saved])
 
     def load_other(self, sizes: Mapping[str, int], rows: int) -> Answer:
-        """Loads what a batch with other sizes has saved, which must be refused."""
+        """Loads content that a batch with other sizes saved; it must be refused."""
         if not self.declares(sizes):
             return {"error": "usage"}  # there is no such batch
         config = get_open_config({**self.config, **sizes}, rows, None)

@@ -62,7 +62,7 @@ class Request:
         generated: the tokens that the model generates.
         state: "done", "queued" (it waits for `run`), "open" (a stream) or "aborted".
         read: the number of generated tokens that the program has read.
-        shift: what the engine drops; None if no request exceeds the context.
+        shift: the rule for dropped tokens; None if no request exceeds the context.
     """
 
     prompt: Sequence[Token]
@@ -83,12 +83,12 @@ class Request:
 
 @dataclass(eq=False)
 class ServingModel:
-    """The requests of one program, and what the engine must answer to them.
+    """The requests of one program, and the expected answers of the engine.
 
     Attributes:
         requests: the latest request of each name, in the order in which they began.
         current: the request of the operation that has just run.
-        past: what happened since the engine was opened: "aborted", "flushed", "restored".
+        past: the events since the engine was opened: "aborted", "flushed", "restored".
         saved: the names under which slots were saved.
     """
 
@@ -145,8 +145,8 @@ class ServingModel:
         return Ask(op["head"], token) if isinstance(token, int) else "asks about an ask"
 
     def get_shift(self, op: Op) -> Shift | None:
-        """Returns what the engine drops for a request. It drops nothing if the request
-        has several answers."""
+        """Returns the rule for dropped tokens of a request; None if the request has
+        several answers."""
         return None if "answers" in op else self.shift
 
     def make_request(self, op: Op) -> Request | str:

@@ -267,10 +267,10 @@ class Abort(StreamOperation):
 
 
 class Interrogate(ServingOperation):
-    """Asks a head for each token of an earlier request that it sees: one request for each
-    distance, with the tokens of the earlier request as prompt.
+    """Repeats the tokens of an earlier request as prompts, once for each distance. Each
+    prompt asks a head for the token at its distance.
 
-    Answer: `caches`: for each distance, from 1 on, `generated`.
+    Answer: `caches`: `generated` for each distance, from 1 on.
     """
 
     name, weight = "interrogate", 2

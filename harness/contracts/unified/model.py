@@ -239,7 +239,7 @@ NEVER = Turns()
 
 
 class Saved(NamedTuple):
-    """Saved content: what the cache saved, and `turns` and `fixed` of the model."""
+    """The result of the cache's `save`, and `turns` and `fixed` of the model."""
 
     content: Any
     turns: Sequence[Mapping[int, Turns]]

@@ -512,8 +512,8 @@ class Open(UnifiedOperation):
         return None if kind == "swa-memory" else f"a {kind} cache has not both sizes"
 
     def draw(self, source: Source, model: UnifiedModel) -> Op | None:
-        """Draws the sizes of the existing cache, which the second cache must not
-        change."""
+        """Draws the sizes of the existing cache; the second cache must leave this cache
+        unchanged."""
         sizes = {name: model.config[name] for name in self.fields}
         return None if max(sizes.values()) > LARGEST else {"op": self.name, **sizes}
 

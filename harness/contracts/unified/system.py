@@ -110,7 +110,7 @@ class UnifiedSystem(System):
         self.cache.load(saved)
 
     def load_other(self, sizes: Mapping[str, int]) -> Answer:
-        """Loads what a cache with other sizes has saved, which must be refused."""
+        """Loads content that a cache with other sizes saved; it must be refused."""
         if not self.declares(sizes):
             return {"error": "usage"}  # there is no such cache
         config = {**self.config, **sizes}

@@ -155,8 +155,8 @@ class ConversationShadow(Shadow):
     # --- relations ----------------------------------------------------------------------
 
     def see(self, step: Step) -> Answer | None:
-        """Returns what a request must reuse and what its layers hold, the visible tokens
-        of a pass, and how many tokens a trie stores."""
+        """Returns the tokens that a request must reuse and that its layers hold, the
+        visible tokens of a pass, and the number of tokens that a trie stores."""
         if step.name == "count" and self.is_trie and not self.is_limited:
             held = {x[:end] for x in self.stored for end in range(1, len(x) + 1)}
             return {"tokens": len(held)}

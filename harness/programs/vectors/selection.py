@@ -35,7 +35,7 @@ ADDED = {"cut": Effect.REMOVES, "basic": Effect.READS}
 
 
 def list_levels(contract: str, kind: str) -> dict[str, Kind]:
-    """Returns level → what a backend must declare to run it; the simplest level first.
+    """Returns level → the required operations and settings, the simplest level first.
 
     A cache with five of thirteen operations can run few programs that use all thirteen.
     Therefore, the programs of a kind have levels. Each level may use more operations than

@@ -300,7 +300,7 @@ class ReportView:
 
     @cached_property
     def groups(self) -> list[Group[FailureView]]:
-        """The failures, grouped by what may be their cause."""
+        """The failures, grouped by the probable cause."""
         failures = self.failures
         return group_failures(
             failures,
