@@ -1,4 +1,4 @@
-"""The command `lockstep`; Ctrl-C while it is imported ends it in a line, too."""
+"""Runs the command `lockstep`; Ctrl-C during the imports also prints one line."""
 
 import os
 import signal

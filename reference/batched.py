@@ -83,7 +83,7 @@ class BatchedCache:
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces the number of tokens that the next updates add to each row.
 
-        These updates together have as many columns as the longest row has tokens, also if
+        These updates together have as many columns as the longest row has tokens, even if
         that row leaves; the columns after the tokens of a row are padding.
         """
         self.check_settled()
@@ -145,7 +145,7 @@ class BatchedCache:
         self.width = max(self.width, joined.width)
 
     def extract(self, number: int) -> Row:
-        """Returns an independent cache with the tokens of one row that have come."""
+        """Returns an independent cache with the tokens that one row has so far."""
         check_rows([number], len(self.rows))
         row: Row = self.rows[number].clone()
         return row

@@ -132,7 +132,7 @@ class CausalCache:
         return [token for token in stored if token.sequences]
 
     def list_refusals(self, batch: Batch, reserve: bool) -> list[Exception]:
-        """Returns CacheFull if there is no room for the batch after its evictions.
+        """Returns CacheFull if the batch does not fit after its evictions.
 
         A pass with `reserve` needs no room.
         """

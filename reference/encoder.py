@@ -28,7 +28,7 @@ class Removal(NamedTuple):
 
 
 class EncoderCache:
-    """A cache for one image, whatever the number of sequences.
+    """A cache for one image, for any number of sequences.
 
     The cache is a history of stored images and removed ranges. A removal names a sequence
     and a range of positions; the sequence has no effect.

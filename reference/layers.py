@@ -153,7 +153,7 @@ class Model:
     def get_reached(self) -> int:
         """Returns the number of conversation tokens that every layer has read.
 
-        The number is 0 if no layer has a cache. It never exceeds the length of the open
+        The number is 0 if no layer has a cache. It is at most the length of the open
         request; see `overrun`.
         """
         reached = min((layer.offset for layer in self.cached), default=0)

@@ -67,8 +67,8 @@ class PooledCache(StateCache):
         return self.visible(self.offset)
 
     def trim(self, count: int) -> int:
-        """Removes the last `count` tokens, or all tokens if there are fewer. An entry
-        goes with its last token; the window is then open again.
+        """Removes the last `count` tokens, or all tokens if there are fewer. If the last
+        token of an entry is removed, the entry is removed, and its window is open again.
 
         Returns:
             The number of removed tokens; 0 if the cache cannot go back; see `oldest`.

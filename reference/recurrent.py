@@ -34,10 +34,8 @@ class Slot:
 
 
 def get_place(read: Sequence[Token]) -> int:
-    """Returns the position of a state that has read these tokens.
-
-    This is the highest position of the tokens, in whatever order they were read; -1 for
-    no tokens.
+    """Returns the position of a state that has read these tokens: their highest position,
+    in any order; -1 for no tokens.
     """
     return max([token.position for token in read], default=-1)
 
@@ -182,7 +180,8 @@ class RecurrentCache(CausalCache):
             self.slots[sequence] = Slot(earlier[-1], earlier)
 
     def save(self) -> Any:
-        """Returns the tokens, the states and their checkpoints; shared states stay so."""
+        """Returns the tokens, the states and their checkpoints; shared states stay
+        shared."""
         return super().save(), deepcopy(self.slots)
 
     def load(self, saved: Any) -> None:

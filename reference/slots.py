@@ -47,7 +47,7 @@ class Slot:
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that the slot holds."""
+        """The tokens in the slot."""
         return self.conversation[: self.computed]
 
     @property
@@ -137,9 +137,8 @@ class Slots:
         return max(count_common(tokens, slot.tokens) for slot in self.slots)
 
     def copy_best(self, target: Slot, tokens: Tokens) -> Tokens:
-        """Gives `target` the longest prefix that any slot shares with a request.
-
-        If `target` holds this prefix, it keeps all its tokens. Otherwise the prefix is
+        """Gives `target` the longest prefix that any slot shares with a request. If
+        `target` already has this prefix, it keeps all its tokens. Otherwise the prefix is
         copied from the first slot that holds it; if the cache refuses the copy, `target`
         has no tokens to reuse.
 

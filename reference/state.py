@@ -46,7 +46,7 @@ class StateCache:
         return []
 
     def trim(self, count: int) -> int:
-        """Returns 0: a token that was read cannot be removed."""
+        """Returns 0: a state cannot lose a token."""
         if count < 0:
             raise ValueError(f"trim: count {count} is negative")
         return 0

@@ -345,11 +345,10 @@ class BatchCache(Protocol):
         """
 
     def rollback(self, counts: Sequence[int]) -> bool:
-        """Does the same as `trim` with a count for each row; returns whether it
-        succeeded."""
+        """Like `trim`, with a count for each row; returns whether it succeeded."""
 
     def filter(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. At least one row is listed, and no row
+        """Keeps these rows, in this order. At least one row is listed; no row is listed
         twice."""
 
     def select(self, rows: Sequence[int]) -> None:

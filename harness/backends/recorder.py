@@ -269,16 +269,15 @@ class Scribe:
     def attempt(
         self, noted: str, note: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Calls code of the recorder, whose exceptions must not end the engine."""
+        """Calls code of the recorder; its exceptions must not end the engine."""
         try:
             return note(*args, **kwargs)
         except Exception as error:
             self.stop(f"{noted} could not be told: {format_raised(error)}")
 
     def copy(self, memo: Any) -> Then:
-        """Records a copy by `copy.deepcopy`.
-
-        A copy that is made before the cache has a layer is recorded like a new cache.
+        """Records a copy by `copy.deepcopy`; a copy of a cache without layers is recorded
+        like a new cache.
         """
         if not self.tapes:
             return lambda copied: self.join(copied, self.name)
@@ -316,8 +315,7 @@ class Scribe:
 
 
 def make_anew(plain: type, *arguments: Any) -> Any:
-    """Replaces `copyreg.__newobj__`, which refuses to pickle an object whose class was
-    changed."""
+    """Replaces `copyreg.__newobj__`, which fails for an object with a changed class."""
     return plain.__new__(plain, *arguments)
 
 

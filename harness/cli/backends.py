@@ -1,4 +1,4 @@
-"""Defines the command `backends`, which lists what this machine can check."""
+"""Defines the command `backends`, which lists the backends of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lockstep.harness.workers.registry import list_names
 
 @define("backends", "start", "server", "failures")
 def backends(settings: Settings) -> int:
-    """Lists the settings, what can be checked here, and why the rest cannot."""
+    """Lists the settings, the backends that run here, and why others do not."""
     console = PlainConsole()
     here = f"Python {platform.python_version()}, {platform.platform()}"
     console.print(Text(f"lockstep {__version__}, {here}", "bold"), soft_wrap=True)
@@ -57,8 +57,8 @@ def declare_all(
 
 
 def list_backends(events: Mapping[str, Declared | Stopped]) -> Iterator[Text]:
-    """Yields the lines about each backend that can run, and a line for each reason why
-    others cannot."""
+    """Yields the lines about each backend that can run, and a line for each reason that
+    excludes other backends."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for name, event in events.items():
         if isinstance(event, Declared):

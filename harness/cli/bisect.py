@@ -72,10 +72,10 @@ def bisect(
 ) -> int:
     """Finds the release of a package, or the commit, that broke or mended a program.
 
-    PATH is what `lockstep replay` takes, with one program. Releases are tried by halves,
-    each in a scratch environment that shares all other packages of this one. One that
-    does not install, build or import is skipped. Exit status: 0 one release or commit is
-    named; 2 it could not be told.
+    PATH is a path as for `lockstep replay`, with one program. Releases are tried by
+    bisection, each in a scratch environment that shares all other packages of this one.
+    One that does not install, build or import is skipped. Exit status: 0 one release or
+    commit is named; 2 it could not be told.
 
     Examples:
       lockstep bisect FILE --package mlx-lm --versions 0.30.0.. --unsupported

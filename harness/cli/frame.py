@@ -91,7 +91,7 @@ def print_unsaved(failures: Iterable[Any]) -> None:
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Prepares streams and environment, so that neither breaks a command.
+    """Prepares streams and environment for a command.
 
     Raises:
         UsageError: standard output is closed.

@@ -160,7 +160,7 @@ class CacheClass:
         return fill(does, WIDTH) + (f"\n\nAnswer: {answer}" if answer else "")
 
     def write_methods(self) -> Iterator[str]:
-        """Writes each method, behind the properties."""
+        """Writes the methods, after the properties."""
         for name, member in self.members.items():
             if isinstance(member, property) and self.is_asked(name):
                 yield write_body(name, ["self"], get_text(member), "@property\n")

@@ -151,8 +151,8 @@ class Contract(ABC):
         return frozenset(name for name in methods if methods[name] in (None, *dir(cache)))
 
     def list_essential(self) -> list[str]:
-        """Lists the required operations that bring or move tokens, without which a
-        program compares nothing."""
+        """Lists the required operations that add or move tokens; a program without them
+        compares nothing."""
         brings = Effect.ADDS | Effect.MOVES
         return [name for name in self.required if self.operations[name].effect & brings]
 
@@ -240,8 +240,8 @@ class Contract(ABC):
             model.reach = self.long_reach
 
     def is_bound(self, model: Any) -> bool:
-        """Tells whether a program is on its way to states that need many operations; it
-        then aims at no cell."""
+        """Tells whether a program heads for states that need many operations; such a
+        program aims at no cell."""
         return False
 
     def choose_cells(self, model: Any, cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -283,7 +283,7 @@ class Contract(ABC):
 
     @cache  # noqa: B019 - a contract is a singleton and lives as long as the process
     def weigh(self, names: tuple[str, ...]) -> Sequence[str]:
-        """Returns a list that contains each name as often as its weight says."""
+        """Returns a list in which each name occurs as often as its weight."""
         return [name for name in names for _ in range(self.operations[name].weight)]
 
     def draw_misuse(
@@ -426,7 +426,7 @@ class Contract(ABC):
             yield from rewrite(ops)
 
     def simplify_config(self, config: Config, ops: Sequence[Op]) -> Iterator[Changed]:
-        """Yields simpler legal configs, each with the operations changed to fit it."""
+        """Yields simpler legal configs with adapted operations."""
         for simpler, changed in self.propose_configs(config, ops):
             if self.why_illegal(simpler) is None:
                 yield simpler, changed

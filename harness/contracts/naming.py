@@ -67,8 +67,8 @@ def format_drift(name: str, drift: Drift) -> str:
 
 
 def measure_errors(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the error of each number, infinite if just one of both is NaN; -1 for the
-    same number."""
+    """Returns the error of each number: -1 for an equal number, infinite if only one of
+    the two numbers is NaN."""
     with np.errstate(invalid="ignore", over="ignore"):  # of special numbers
         errors = np.nan_to_num(np.abs(got - expected), nan=np.inf, posinf=np.inf)
     return np.where(are_same(got, expected), -1, errors)

@@ -343,7 +343,7 @@ def format_fields(op: Op, names: Iterable[str]) -> str:
 
 
 def get_given(op: Op, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of the fields that are set: name → value."""
+    """Returns the fields that are set: name → value."""
     return {name: op[name] for name in names if op.get(name) is not None}
 
 
@@ -484,9 +484,8 @@ class Step:
 def iter_steps(
     operations: Mapping[str, Operation], model: Any, ops: Iterable[Op]
 ) -> Iterator[Step]:
-    """Yields each step of a program before it runs on the reference.
-
-    The caller may run the step; if it does not, the loop does.
+    """Yields each step of a program before it runs on the reference. The caller may run
+    the step; otherwise, the loop runs it.
 
     Args:
         operations: the contract's operations, by name.

@@ -40,7 +40,7 @@ class Unreachable(NamedTuple):
     Attributes:
         why: the reason.
         states: the states that the rule is about.
-        only: the only operations that can run in these states; None for all.
+        only: the operations that can run in these states; None for all.
         never: the operations that never run in these states.
         needs: the rule applies only with all these features, separated by blanks.
         unless: the rule applies only without these features, separated by blanks.
@@ -96,7 +96,7 @@ def never(why: str, states: str, operations: str, **when: str) -> Unreachable:
 
 
 def only(why: str, states: str, operations: str, **when: str) -> Unreachable:
-    """Makes the rule that no other operations than `operations` run in `states`."""
+    """Makes the rule that only `operations` run in `states`."""
     return Unreachable(why, states.split(), operations.split(), **when)
 
 

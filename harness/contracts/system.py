@@ -156,9 +156,9 @@ class Reader(PairReader):
     ) -> None:
         """Compares one row of attention with the double-precision result.
 
-        The reference computes this result in plain Python, which takes seconds over
-        thousands of tokens. It is asked only if an estimate, with its own error, does not
-        show that the row is right. See `judge_attention`.
+        The reference computes this result in plain Python, which takes seconds for
+        thousands of tokens. Therefore, an estimate comes first; the reference runs only
+        if the estimate does not show that the row is right. See `judge_attention`.
 
         Args:
             got: the backend framework's result, [heads, value_dim].

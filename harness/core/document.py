@@ -122,7 +122,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
-    """Yields the regular files below a folder. Skips files and folders that are removed
+    """Yields the regular files below a folder. Skips files and folders that disappear
     during the walk.
 
     Raises:

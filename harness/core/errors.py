@@ -29,7 +29,7 @@ class Problems:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keeps the message of a UsageError of the `with` body, which then ends."""
+        """Keeps the message of a UsageError that the `with` body raises."""
         try:
             yield
         except UsageError as error:

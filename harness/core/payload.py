@@ -73,8 +73,8 @@ def get_step(levels: int) -> float:
 
 
 def choose_levels(tolerance: float) -> int:
-    """Returns how many different numbers to store, out of LEVELS: as many as can still
-    be told apart if each has an error of up to `tolerance`."""
+    """Returns how many different numbers to store, out of LEVELS: as many as remain
+    distinguishable with errors of up to `tolerance`."""
     able = [levels for levels in LEVELS if 0 <= tolerance < get_step(levels) / 2]
     if not able:
         raise ValueError(f"tolerance {tolerance:g} is too large to distinguish numbers")
@@ -96,7 +96,8 @@ LEAST_SPECIAL = 4
 
 
 def count_ordinary(dim: int, special: bool) -> int:
-    """Returns how many dimensions of a vector hold no special numbers: the first ones."""
+    """Returns how many dimensions of a vector, from the first on, hold no special
+    numbers."""
     return min(dim - 1, MAX_DIGITS) if special and dim >= LEAST_SPECIAL else dim
 
 
@@ -406,7 +407,7 @@ class ExpectedPayloads:
 
     @cached_property
     def queries(self) -> Table:
-        """The queries, for the few passes for which attention is computed."""
+        """The queries, made only when a pass computes attention."""
         return self.get_table("query", self.key_dim)
 
     def pick_heads(self, tag: int) -> slice:

@@ -1,4 +1,4 @@
-"""Ends the processes that a process has started, also those in other sessions.
+"""Ends all processes that a process has started, also in other sessions.
 
 A process that calls setsid leaves its process group, and outlives a signal to the group.
 Linux lists the descendants of a process; an ancestor that adopts orphans keeps them. On

@@ -1,4 +1,4 @@
-"""Finds the failures that may have the same cause, and the evidence for it.
+"""Finds failures that may have the same cause, with evidence.
 
 The program of each failure is shrunk: it no longer fails if any of its operations is
 removed. If an operation is special (not every backend supports it, or it sets an optional

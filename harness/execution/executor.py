@@ -383,8 +383,7 @@ def require_backend(error: Exception, program: Program) -> None:
 
 
 def leave_out_columns(answer: Any) -> Any:
-    """Removes the fields of LAYOUT, which comparisons and pictures need, and no
-    answer."""
+    """Removes the fields of LAYOUT, which only comparisons and pictures need."""
     if isinstance(answer, list):
         return [leave_out_columns(item) for item in answer]
     if not isinstance(answer, Mapping):

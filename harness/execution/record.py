@@ -1,5 +1,5 @@
-"""Writes the write-ahead record of a worker: the program is on disk before it runs, so
-that a crash does not lose it."""
+"""Writes the write-ahead record of a worker: the program is on disk before it runs, so a
+crash cannot lose it."""
 
 from __future__ import annotations
 

@@ -100,9 +100,7 @@ PATIENCE = 4
 
 def make_busy_clock() -> Clock:
     """Creates a clock that returns the CPU time or a quarter of the elapsed time,
-    whichever is larger.
-
-    With this clock, shrinking does the same work on a busy machine and on an idle
+    whichever is larger. Thus, shrinking does as much work on a busy machine as on an idle
     machine.
     """
     computed, passed = time.process_time(), time.monotonic()
@@ -190,8 +188,8 @@ class Shrinker:
         return True
 
     def leave_out_runs(self) -> None:
-        """Removes runs of consecutive operations: first half of the program, then shorter
-        runs, down to single operations."""
+        """Removes consecutive operations: first half of the program, then fewer, finally
+        single operations."""
         size = max(1, len(self.best.ops) // 2)
         while size:
             end = len(self.best.ops)
@@ -203,8 +201,8 @@ class Shrinker:
             size //= 2
 
     def leave_out_pairs(self) -> None:
-        """Removes pairs of operations. In some pairs, an operation cannot run without the
-        other, such as a snapshot and its restore."""
+        """Removes pairs of operations, such as a snapshot and its restore, which can only
+        be removed together."""
         is_shorter = True
         while is_shorter and 2 < len(self.best.ops) <= FEW:
             ops = self.best.ops

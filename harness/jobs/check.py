@@ -131,9 +131,8 @@ def read_saved(files: Sequence[Path], pair: Pair, outcome: Outcome) -> list[Save
 
 
 def list_saved_files(folder: Path, pair: Pair) -> list[Path]:
-    """Lists the files whose names are those of failures of a pair, the smallest first.
-
-    Other files are not opened: there may be thousands.
+    """Lists the files of a pair's failures, by their names, the smallest first. It opens
+    no files, because there may be thousands.
     """
     names = {name_file(pair.backend), slug(pair.backend)}  # the latter in older files
     paths = chain.from_iterable(
@@ -191,8 +190,8 @@ def take_saved(shards: Shards, task: RunProgram, event: messages.Event) -> None:
 
 
 def keep_saved(shards: Shards, saved: Saved, event: Ran | Stopped) -> None:
-    """Adds a failure of an earlier run that still diverges. The failure keeps its
-    file, or becomes a new failure if the program now diverges in another way."""
+    """Adds a failure of an earlier run that still diverges. The failure keeps its file;
+    if the program now diverges in another way, it is a new failure."""
     divergence, failures = get_divergence(event), shards.failures
     assert divergence is not None
     pair, former, options = saved.pair, saved.failure, shards.settings.get_options()

@@ -87,7 +87,8 @@ class Shards:
     # --- what is to do ------------------------------------------------------------------
 
     def plan(self) -> None:
-        """Plans the shards of all groups in turn. Defers shards that may be skipped."""
+        """Plans the shards of all groups in turn; defers shards that may become
+        unnecessary."""
         settings = self.settings
         leads = [pair for pair in self.outcome.pairs if self.groups[pair.key][0] is pair]
         least = settings.least or settings.programs
@@ -248,8 +249,8 @@ class Shards:
         event: messages.Died,
         program: Program,
     ) -> None:
-        """Adds a program that ended a worker beside other backends, unless it does so on
-        one of them alone: the restarted shards find that."""
+        """Adds a program that ends a worker only beside other backends. If it also ends a
+        worker on a single backend, the restarted shards find it."""
         with open_pool(self.settings, 1, BLOCKING) as pool:
             for pair in group:
                 if find_end(pool, pair.backend, drop_undeclared(program, pair.declared)):

@@ -92,9 +92,8 @@ def derive(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def choose(tests: Sequence[Test], count: int) -> tuple[list[Test], Column]:
-    """Chooses, again and again, the test that excludes most of the agreeing examples
-    which are still included. Then, a simpler test replaces each test, if it excludes the
-    same.
+    """Repeatedly chooses the test that excludes most of the remaining agreeing examples.
+    Finally, replaces each test by a simpler test that excludes the same examples.
 
     Args:
         tests: the simplest first.
@@ -136,7 +135,7 @@ def list_bounds(columns: Mapping[str, Column], diverging: int) -> list[Test]:
 
 
 def combine(operation: str, tests: Sequence[Test]) -> dict[str, Any]:
-    """Returns the condition of which all tests must hold."""
+    """Returns the condition that holds if all tests hold."""
     when: dict[str, Any] = {"op": operation}
     for key, value, _ in sorted(tests, key=lambda test: (test.key != "states", test.key)):
         if key == "states":

@@ -171,8 +171,7 @@ def read_fields(document: Mapping[str, Any], problems: Problems) -> dict[str, An
 
 
 def list_contradictions(entry: Mapping[str, Any], program: Program) -> Iterator[str]:
-    """Describes where the kind and the signature in an entry contradict the program in
-    the entry."""
+    """Describes contradictions between an entry's program and its kind or signature."""
     kind, signature = entry.get("kind", program.kind), entry.get("signature", "")
     if kind != program.kind:
         yield f"kind is {show(kind)}, but the program has the kind {show(program.kind)}"
@@ -300,7 +299,7 @@ def list_known(program: Program, left_out: LeftOut) -> list[KnownProgram]:
 
 
 def why_unsupported(program: Program, backend: Backend) -> str | None:
-    """Returns why a backend's declaration does not cover a program, or None."""
+    """Returns why a program is not covered by a backend's declaration, or None."""
     kinds = backend.contracts.get(program.contract, {})
     if program.kind not in kinds:
         has = ", ".join(kinds) or "none"

@@ -370,7 +370,7 @@ class Recording:
         return self.path
 
     def abandon(self) -> None:
-        """Ends a recording that could not begin, without a word."""
+        """Ends a recording that could not begin, without a message."""
         self.is_closed = True
         atexit.unregister(self.close)
         self.leave()
@@ -386,7 +386,7 @@ class Recording:
 
     def close(self, is_cut: bool = False) -> None:
         """Ends the recording, and prints its missing content on standard error. In a
-        forked process, only the caches get their classes back."""
+        forked process, it only restores the classes of the caches."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -33,7 +33,7 @@ def name_change(work: Bisection, change: Change) -> str:
 
 
 def format_conclusion(work: Bisection) -> str:
-    """Formats the conclusion, which claims nothing that the tests have not shown."""
+    """Formats the conclusion, limited to the results of the tests."""
     change, names = work.change, work.source.names
     if change is None:
         text = format_nothing(work)

@@ -68,7 +68,7 @@ def format_survey(survey: Survey) -> Text:
 
 
 def format_exploration(exploration: Exploration) -> Text:
-    """Formats the verdict of an exploration, which states exactly what was covered."""
+    """Formats the verdict of an exploration, with the exact coverage."""
     outcome, surveys = exploration.outcome, exploration.surveys
     if not surveys:
         return Text("nothing was explored", "bold red")
@@ -194,7 +194,7 @@ def get_export_status(done: Done) -> Text:
 
 
 def print_export(console: Console, done: Done, folder: Path) -> None:
-    """Prints the number of programs of each kind and what they cover."""
+    """Prints the number of programs of each kind, and their coverage."""
     table = make_table("set", "programs", "drawn", "reached")
     for name, drawn in sorted(done.items()):
         goals = drawn.holds["covered"], drawn.holds["not_covered"]

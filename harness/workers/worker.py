@@ -258,8 +258,8 @@ def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerR
 
 
 def cluster(worker: Runner, backend: Backend, task: m.Cluster) -> m.Clustered:
-    """Finds failures with the same cause by running combinations of their programs. Runs
-    no more programs after CLUSTER_SECONDS."""
+    """Finds failures with the same cause by running combinations of their programs. Stops
+    after CLUSTER_SECONDS."""
     deadline = time.monotonic() + CLUSTER_SECONDS
 
     def find(program: Program) -> str | None:

@@ -65,8 +65,7 @@ a scope is a context manager in this process."""
 
 
 def leave(array: Tensor) -> None:
-    """Leaves an input array unchanged: a driver receives numbers, so it shares no memory
-    with the caller."""
+    """Does nothing: a driver receives numbers, so it shares no memory with the caller."""
 
 
 def make_kind(document: Any, location: str) -> Kind:

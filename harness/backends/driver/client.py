@@ -71,10 +71,8 @@ class Limits:
 
     @property
     def step_seconds(self) -> float:
-        """The time limit of a step.
-
-        It is longer than the time limit of a message, so that the worker can report the
-        operation that is late.
+        """The time limit of a step: longer than the limit of a message, so that the
+        worker can report the late operation.
         """
         return 2 * self.message_seconds
 
@@ -162,12 +160,12 @@ class Driver:
         return self.exchange(contract, message, fields, self.seconds)
 
     def drop(self, run: int, sort: str, number: int) -> None:
-        """Records that no message will name this cache or snapshot again."""
+        """Records that the harness no longer needs this cache or snapshot."""
         if run == self.run:
             self.dropped.setdefault(sort, []).append(number)
 
     def tell_dropped(self) -> None:
-        """Tells the driver which objects no message will name again."""
+        """Tells the driver which objects the harness no longer needs."""
         if self.process is not None and self.dropped:
             dropped, self.dropped = self.dropped, {}
             self.ask("session", "drop", **dropped)

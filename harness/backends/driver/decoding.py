@@ -77,7 +77,8 @@ def refuse(constant: str) -> NoReturn:
 
 
 def parse_int(digits: str) -> int | float:
-    """Parses an integer; "-0" is how many libraries write the float -0.0."""
+    """Parses an integer; "-0" becomes the float -0.0, because many libraries write -0.0
+    so."""
     return -0.0 if digits == "-0" else int(digits)
 
 
@@ -195,7 +196,7 @@ class Tensor:
 
 
 class PromisedMask:
-    """The mask of the next update, which is requested in the update's message."""
+    """The promise of a mask; the message of the update requests the mask itself."""
 
     def __init__(self, length: int, rows: int) -> None:
         self.length, self.rows = length, rows

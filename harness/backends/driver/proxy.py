@@ -38,7 +38,7 @@ class Proxy:
         self.driver, self.number, self.driver_run = driver, number, driver.run
 
     def release(self) -> None:
-        """Gives up the ownership of the object. The new owner will drop it."""
+        """Passes on the ownership of the object; the new owner drops it."""
         self.owned = False
 
     def __del__(self) -> None:
@@ -225,7 +225,8 @@ class TokenCache(LayerCache):
     promised = PromisedMask(0, 0)
 
     def make_mask(self, length: int, rows: int) -> PromisedMask:
-        """Returns a promised mask, which is requested in the update's message."""
+        """Returns a promise of the mask; the message of the update requests the mask
+        itself."""
         self.promised = PromisedMask(length, rows)
         return self.promised
 
@@ -456,7 +457,8 @@ class PagedCache(Cache):
     contract = "paged"
 
     def open(self, *arguments: Any) -> None:
-        """Opens a request; the message has another name, since `open` opens a cache."""
+        """Opens a request by the message `open_request`, since the message `open` opens a
+        cache."""
         self.call("open_request", *arguments)
 
     def load(self, request: str, transfer: str) -> tuple[int, list[Any]] | None:

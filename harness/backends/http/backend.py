@@ -94,10 +94,10 @@ def load_server(name: str, limits: Limits) -> Backend:
 
 
 def find_form(server: HttpServer, probe: Probe) -> Form:
-    """Finds a form of requests that the server answers as the probe does.
+    """Finds a form of requests to which the server answers like the probe.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the server answers no form like the probe.
     """
     url, asks = server.address.url, list(draw_asks(probe))
     model, problem = find_model(server), ""

@@ -119,7 +119,7 @@ class HttpServer:
 
 
 class HttpCall:
-    """A request, which `cut` ends at any time."""
+    """A request; `cut` ends it at any time."""
 
     def __init__(
         self, server: HttpServer, method: str, path: str, body: bytes | None = None

@@ -85,8 +85,8 @@ class BatchedOperation(CacheOperation):
         return self.draw_for(source, model, source.pick(names)) if names else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws an invalid call: wrong fields, or any other call than those that are
-        legal while padding is announced."""
+        """Draws an invalid call: wrong fields or, while padding is announced, a call that
+        must wait for `finalize`."""
         if not model.batches:
             return None
         name = source.pick(list(model.batches))
@@ -186,7 +186,7 @@ class OnEither(BatchedOperation):
 
 
 def draw_length(source: Source, model: BatchedModel, batch: BatchedCache) -> int:
-    """Draws the number of columns of an update. Many draws let a row end near a boundary,
+    """Draws the number of columns of an update; often, a row then ends near a boundary,
     such as the end of a window."""
     edges, members = [1, 2, 3], list_part_configs(model.config)
     sizes = [member[name] for member in members for name in ("window", "chunk", "step")]

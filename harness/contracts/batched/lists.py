@@ -75,9 +75,8 @@ class ListModel(BatchedModel):
         return ListSingles({**config, "parts": list(members)}, self.rows)
 
     def split(self) -> Sequence[BatchedModel]:
-        """Returns a model of each part; these models must not be changed.
-
-        Rows that leave a batch later are still in these models.
+        """Returns a read-only model of each part. Rows that leave a batch later stay in
+        these models.
         """
         configs = list_part_configs(self.config)
         return [self.get_part(number, config) for number, config in enumerate(configs)]

@@ -30,7 +30,7 @@ def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def leave_out(op: Op, row: int) -> Op:
-    """Changes an operation so that it fits a batch without this row."""
+    """Adapts an operation to a batch without this row."""
     changed: dict[str, Any] = {}
     if op["op"] == "open":
         changed["rows"] = max(1, op["rows"] - 1)

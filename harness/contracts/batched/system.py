@@ -264,8 +264,8 @@ class BatchedSystem(Batches):
         """Reads the states, adds the new columns to them, and writes them.
 
         Only the columns that the cache's mask marks as tokens are added. Each padding
-        column has a tag that no token has. If a mask marks padding as a token, the state
-        has read this tag, which the comparison finds.
+        column has an unused tag. If a mask marks padding as a token, the state has read
+        this tag, which the comparison finds.
 
         Returns:
             For each row and each column, the tokens that the state has read.

@@ -330,10 +330,8 @@ class Finalize(BatchedOperation):
         return {"op": self.name, "cache": source.pick(ready)} if ready else None
 
     def draw_misuse(self, source: Source, model: BatchedModel) -> Op | None:
-        """Draws a `finalize` without padding or too early, if the batch is in one of the
-        simplest states.
-
-        In any other state, the call would add a cell that every run must reach.
+        """Draws a `finalize` without padding or too early. Only in the simplest states:
+        in other states, the call would add cells that every run must reach.
         """
         wrong = [
             name

@@ -114,8 +114,7 @@ class PooledReader(Reader):
         return both
 
     def describe(self, keys: F32, values: F32) -> str:
-        """Describes an unknown entry, by the tokens whose mean it is if their tags are
-        consecutive."""
+        """Describes an unknown entry: as the mean of consecutive tokens, if possible."""
         if np.isnan(keys).any() or np.isnan(values).any():
             return "NaN"
         for count in range(1, self.most + 1):

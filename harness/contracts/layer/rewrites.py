@@ -24,8 +24,8 @@ MOST_ADDED = 3
 
 
 def skip_copies(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Removes an operation that makes one object from another, such as a clone. Later
-    operations use its input instead of its output."""
+    """Removes an operation that derives an object from another, such as a clone; later
+    operations use the original object."""
     for index, op in enumerate(ops):
         for sort, source, result in list_passed_on(op):
             names = {result: source}

@@ -37,7 +37,7 @@ from lockstep.reference.token import Token
 
 
 class OpenSnapshot(NamedTuple):
-    """A snapshot, and the cache that made it, even if the cache has no name anymore."""
+    """A snapshot, and the cache that made it, even if the cache no longer has a name."""
 
     snapshot: Any
     maker: Any
@@ -123,7 +123,7 @@ class LayerSystem(System):
         opened.maker.close(opened.snapshot)
 
     def discard(self, opened: OpenSnapshot | None, description: str) -> None:
-        """Closes a snapshot that no operation of the program closes; see `call_aside`."""
+        """Closes a snapshot outside of the program; see `call_aside`."""
         if opened is not None and "close" in self.declared.operations:
             close, snapshot = opened.maker.close, opened.snapshot
             call_aside(

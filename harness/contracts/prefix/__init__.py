@@ -144,10 +144,9 @@ class PrefixContract(Contract):
     def draw_operation(
         self, source: Source, model: PrefixModel, operations: Sequence[str]
     ) -> Op | None:
-        """Draws an operation.
-
-        After layers refused, half of the draws set a limit or end the request: once the
-        request computes tokens, the order of eviction no longer depends on the refusal.
+        """Draws an operation. After a refusal of layers, half of the draws set a limit or
+        end the request, because the refusal changes the order of eviction only until the
+        request computes tokens.
         """
         if "refused" in model.past and source.below(2):
             ending = [name for name in ("limit", "cancel", "close") if name in operations]
@@ -157,8 +156,8 @@ class PrefixContract(Contract):
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """Completes a move; see `Contract.complete_move`.
 
-        Also returns None if the move needs an open request and there is none, or if the
-        move needs that no request is open and there is one.
+        Also returns None if the move needs an open request but none is open, or needs
+        that no request is open but one is open.
         """
         wrong = BETWEEN if model.is_open("a") else ("close", "cancel")
         if not model.has_users and move["op"] in wrong:

@@ -21,7 +21,7 @@ CONFIGS: Mapping[str, Choices] = {
 
 
 def read_of_user(text: str) -> tuple[Op, ...]:
-    """Parses moves of user a; `generate` is empty in a `feed` without this field."""
+    """Parses moves of user a; by default, `generate` of a `feed` is empty."""
     plain: Mapping[str, Op] = {"feed": {"generate": []}}
     moves = read_moves(text)
     return tuple({**plain.get(move["op"], {}), **move, "user": "a"} for move in moves)

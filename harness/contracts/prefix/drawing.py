@@ -108,9 +108,8 @@ def draw_misuse(
     source: Source, model: PrefixModel, operations: Sequence[str]
 ) -> Op | None:
     """Draws a call of one of `operations` that the backend must refuse now, or None.
-
-    Draws all candidate calls first, and then chooses one of them. Therefore, equal random
-    choices lead to equal programs.
+    Draws all candidate calls before it chooses one, so that equal random choices lead to
+    equal programs.
     """
     wrong: list[Op] = [
         {"op": "begin", "tokens": []},

@@ -192,7 +192,7 @@ class SlotsModel(RequestModel):
         return name_user(source.pick(sorted(self.users))) if self.users else {}
 
     def draw_new_user(self, source: Source) -> dict[str, str] | None:
-        """Draws a user without a request; rarely a user for whom no slot is free."""
+        """Draws a user without a request; rarely, a user although no slot is free."""
         users = [user for user in USERS if user not in self.users]
         free = self.config["slots"] - len(self.users)
         if not users or free < 0 or (free == 0 and source.below(4)):
@@ -317,8 +317,7 @@ class SlotsSystem(RequestSystem):
         return list(range(length, length + count))
 
     def break_off(self, forward: Op, layers: int, model: SlotsModel) -> Answer:
-        """Announces a pass, but puts K and V in the first `layers` caches and not in the
-        others."""
+        """Announces a pass, but puts K and V only in the first `layers` caches."""
         announced = [value for name, value in forward.items() if name != "op"]
         answer = self.ask(lambda: self.unified.cache.forward(*announced))
         if not answer and model.unified.batch is not None:

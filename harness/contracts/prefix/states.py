@@ -185,7 +185,7 @@ def get_trie_states(tokens: list[int], most: int, trie: Trie) -> list[str]:
 
 
 def is_captured_in_part(trie: Trie) -> bool:
-    """Tells whether there is a path with a capture of one layer, but without a capture of
-    another layer that needs captures."""
+    """Tells whether a path has a capture of one layer, but lacks a capture of another
+    layer that needs one."""
     needing = sum(not layer.can_be_cut for layer in trie.cached)
     return any(0 < len(point.captured) < needing for point in trie.points.values())

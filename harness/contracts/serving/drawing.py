@@ -49,7 +49,7 @@ def draw_request(source: Source, model: ServingModel, **more: Any) -> Fields:
 
 
 def complete(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a request, with all fields set."""
+    """Returns the fields of a request; missing fields get their defaults."""
     none = dict.fromkeys(("of", "head", "back", "about", "at", "slot"))
     numbers = dict.fromkeys(("before", "gap", "new"), 0)
     return {"pieces": [], "count": 1, **none, **numbers, **fields}
@@ -89,7 +89,7 @@ def draw_prompt(source: Source, model: ServingModel) -> dict[str, Any]:
 def draw_ask(
     source: Source, model: ServingModel, prompt: Sequence[Token]
 ) -> Mapping[str, Any]:
-    """Draws the fields of an ask behind a prompt; {} for the usual ask."""
+    """Draws the fields of the ask after a prompt; {} for the usual ask."""
     heads = model.probe.heads
     number = source.below(len(heads) + 1)
     if number == len(heads):

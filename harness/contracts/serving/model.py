@@ -181,7 +181,8 @@ class ServingModel:
         return Request(tokens, generated, shift=shift)
 
     def start(self, op: Op, state: str) -> Request:
-        """Notes the request of a legal operation; if it is refused, only as `current`."""
+        """Stores the request of a legal operation; a refused request is stored only as
+        `current`."""
         request = self.make_request(op)
         assert isinstance(request, Request)
         self.current = request

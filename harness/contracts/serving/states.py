@@ -56,7 +56,7 @@ class Situation(NamedTuple):
         return any(positions.get(token, at) != at for at, token in prompt)
 
     def is_full(self) -> bool:
-        """Tells whether the request needs all tokens of the context, but one at most."""
+        """Tells whether the request needs all tokens of the context, or all but one."""
         tokens = len(self.request.prompt) + len(self.request.generated)
         return bool(self.model.config["context"] - tokens < 2)
 
@@ -78,13 +78,13 @@ class Situation(NamedTuple):
         return window is not None and len(self.request.prompt) > window
 
     def asks_beyond(self) -> bool:
-        """Tells whether the head does not see the token that it is asked for."""
+        """Tells whether the head cannot see the requested token."""
         at = len(self.request.prompt) - 1
         is_distance = self.head.finds == "distance"
         return is_distance and not self.head.sees(at, at - self.ask.argument)
 
     def asks_stranger(self) -> bool:
-        """Tells whether only other requests have the token that is asked for."""
+        """Tells whether only other requests have the requested token."""
         is_token = self.head.finds != "distance"
         return is_token and self.ask.argument not in self.request.prompt
 

@@ -47,7 +47,7 @@ class ServingSystem(System):
         self.left: dict[str, int] = {}
 
     def make_generation(self, op: Op, model: ServingModel) -> Generation:
-        """Returns the request of an operation, which the reference has just run."""
+        """Returns the engine request of an operation that the reference has just run."""
         return Generation(self.get_ids(model.current.prompt), op["count"], op["slot"])
 
     def get_ids(self, tokens: Sequence[Token]) -> list[int]:

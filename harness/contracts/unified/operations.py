@@ -373,7 +373,7 @@ class Get(Again):
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}
 
     def draw_misuse(self, source: Source, model: UnifiedModel) -> Op:
-        """Draws a layer that is never written, or any layer if no pass is open."""
+        """Draws a layer that is never written or, if no pass is open, any layer."""
         layers = model.config["layers"]
         layer = source.pick((0, layers, layers - 1, layers + 3, -1))
         return {"op": self.name, "layer": layer, "type": source.below(len(model.parts))}

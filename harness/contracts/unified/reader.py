@@ -477,7 +477,7 @@ def turn_all(
     sections: Sequence[int],
     keys: Sequence[Vector],
 ) -> Sequence[Vector]:
-    """Rotates each key of one head to its place, unless `base` is None.
+    """Rotates each key of one head to its position, unless `base` is None.
 
     Args:
         places: for each key, its position, and how far y and x are from it.

@@ -41,8 +41,8 @@ def list_coordinates(op: Op) -> Sequence[Sequence[int]]:
 
 
 def list_fewer_rows(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Yields programs without some rows of a pass: first without half of the rows, at
-    last without one row."""
+    """Yields programs without some rows of a pass: first without half of the rows,
+    finally without one row."""
     for index, op in list_passes(ops):
         rows = len(op["positions"])
         for begin, end in list_runs(rows):
@@ -64,7 +64,7 @@ def list_passes(ops: Sequence[Op]) -> Iterator[tuple[int, Op]]:
 
 
 def list_runs(rows: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges [begin, end) of rows to remove: first half of the rows, at last one
+    """Yields ranges [begin, end) of rows to remove: first half of the rows, finally one
     row."""
     size = rows // 2
     while size:

@@ -181,8 +181,7 @@ class UnifiedSystem(System):
         return answer
 
     def put_some(self, count: int, model: UnifiedModel) -> None:
-        """Runs a pass that is broken off: puts K and V in the first `count` parts and not
-        in the others."""
+        """Runs an interrupted pass: puts K and V only in the first `count` parts."""
         batch = model.batch
         assert batch is not None
         self.fed.update(zip(model.tags, batch.positions, strict=True))
@@ -294,8 +293,8 @@ class UnifiedSystem(System):
     def advance(
         self, which: int, layer: int, batch: Batch, tag: int
     ) -> list[list[Column]]:
-        """Reads the states of the batch's sequences, folds in the rows, and writes the
-        states.
+        """Reads the states of the batch's sequences, adds the rows to them, and writes
+        them back.
 
         Returns:
             For each sequence, the tags that its state has read afterwards, in order.

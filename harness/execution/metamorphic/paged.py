@@ -222,7 +222,7 @@ class PagedShadow(Shadow):
         return is_idle and "detour" not in self.requests
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        """Lists another request, whose tokens cannot be hit."""
+        """Lists one detour: another request, whose tokens cannot be hit."""
         return [OTHER] if len(self.requests) < 4 else []
 
     def see(self, step: Step) -> Answer | None:

@@ -298,7 +298,8 @@ class SlotShadow(Shadow):
 
     def begin(self, step: Step, slot: int, kept: int) -> None:
         """Applies a `begin`. With several users, the slot gets a copy of the longest
-        prefix that any slot shares with the request, if it shares a shorter one."""
+        prefix that any slot shares with the request, unless it has a prefix of this
+        length."""
         common = {n: count_common(x, step.op["tokens"]) for n, x in self.slots.items()}
         best = max(common, key=lambda n: (common[n], -n))
         if self.config["several_users"] and kept and common[slot] < common[best]:

@@ -99,8 +99,8 @@ def compare(
 
 
 def select(answer: Answer, wanted: Answer, tags: Mapping[int, int]) -> Answer:
-    """Selects the fields of an answer that `wanted` also has, and any error; replaces the
-    tags of a derived program by the tags of the first program.
+    """Returns the error and the fields of an answer that `wanted` also has. Tags of a
+    derived program become tags of the first program.
 
     A token may have different tags in the two programs. Example: if an update with 4
     tokens is removed, the tags 4 and 5 of the next tokens become 0 and 1.

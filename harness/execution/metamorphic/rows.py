@@ -96,8 +96,7 @@ class RowShadow(Shadow):
         return {PARTS: answers} if self.config["kind"] == LIST else answers[0]
 
     def list_cuts(self, step: Step) -> Sequence[Sequence[Portion]]:
-        """Cuts an update into two updates: one with the first tokens, one with the
-        others."""
+        """Cuts an update into two updates: the first tokens, and the remaining tokens."""
         length = step.op["length"]
         if length < 2 or step.op.get("left"):
             return ()

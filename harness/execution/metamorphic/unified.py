@@ -142,7 +142,7 @@ class Cells:
         return first >= min(stored) and position <= max(stored) + 1
 
     def is_free(self, sequence: int) -> bool:
-        """Returns whether a sequence has neither tokens nor a state."""
+        """Returns whether a sequence has no tokens and no state."""
         return not self.cells[sequence] and not self.read[sequence]
 
 
@@ -305,7 +305,7 @@ def see_all(members: Sequence[Cells], op: Op, tags: Tags, is_wrapper: bool) -> A
 
 
 def choose_rows(op: Op, rows: Sequence[int]) -> Op:
-    """Returns the pass without the rows whose indices are not given."""
+    """Returns the pass with only the rows of the given indices."""
     return {**op, **{x: [op[x][row] for row in rows] for x in ("positions", "sequences")}}
 
 

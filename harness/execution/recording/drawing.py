@@ -110,7 +110,7 @@ class Known:
 
 
 def make_odd_chip(text: str) -> Chip:
-    """Makes the chip of a column that holds no token."""
+    """Makes the chip of a column without a token."""
     if text in UNREAD:
         return Chip("·", text, mark="unread")
     if padding := PADDING.fullmatch(text):

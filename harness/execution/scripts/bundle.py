@@ -131,7 +131,7 @@ class Bundle:
 
 
 def list_names(tree: ast.AST) -> Iterator[str]:
-    """Lists the names that code uses, except in annotations."""
+    """Lists the names that code uses outside of annotations."""
     if isinstance(tree, ast.Name):
         yield tree.id
     for field, value in ast.iter_fields(tree):
@@ -154,7 +154,7 @@ def get_name(alias: ast.alias) -> str:
 
 
 def write_import(node: Any, name: str) -> str:
-    """Returns the import of one name out of an import statement."""
+    """Returns an import statement for one name of an import statement."""
     alias = next(alias for alias in node.names if name == get_name(alias))
     line = f"import {ast.unparse(alias)}"
     return f"from {node.module} {line}" if isinstance(node, ast.ImportFrom) else line

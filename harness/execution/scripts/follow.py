@@ -103,9 +103,8 @@ SPELLED = ("namespace", "adapter", "extras")
 
 
 def spell(value: Any, letters: dict[str, str]) -> Any:
-    """Replaces letters, the first by "a" and so on, at every depth of lists.
-
-    Names and keys that are equal, or begin or end alike, still do so.
+    """Replaces letters at every depth of lists: the first letter by "a", the next by "b",
+    and so on. Equal names stay equal, and names that begin or end alike still do.
 
     Args:
         value: a name, a number, None, or a list of such values.

@@ -63,7 +63,7 @@ def choose_next(size: int, shown: Shown) -> int | None:
 
 
 def get_bounds(size: int, shown: Shown) -> tuple[int, int]:
-    """Returns the releases between which to search, after both ends were tried."""
+    """Returns the bounds of the search, after both ends were tried."""
     change, testable = find_change(shown), list_testable(shown)
     if change is not None:
         return change.before, change.after

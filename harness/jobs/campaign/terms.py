@@ -200,7 +200,7 @@ def read_terms(folder: Folder) -> Terms | None:
 
 
 def require_terms(folder: Folder) -> Terms:
-    """Reads campaign.json. Raises UsageError if there is none."""
+    """Reads campaign.json. Raises UsageError if the file is missing."""
     terms = read_terms(folder)
     if terms is None:
         raise UsageError(

@@ -42,7 +42,7 @@ class Painter:
         self.console, self.width = console, console.width
 
     def show(self, view: FailureView, number: int | None) -> None:
-        """Prints a failure, its steps, and a picture of one.
+        """Prints a failure, its steps, and a picture of one step.
 
         Args:
             view: the view of the failure.
@@ -137,7 +137,7 @@ class Painter:
         return {"old": f"({text})", "gone": f"<{text}>"}.get(chip.mark, text)
 
     def get_label(self, chip: Chip) -> str | None:
-        """Returns the label of a chip that is no token; None for other chips."""
+        """Returns the label of a chip without a token; None for a token."""
         return {
             "gap": "⋯",
             "unread": SIGNS[HIDDEN],

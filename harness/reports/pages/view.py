@@ -61,7 +61,7 @@ class Played:
     Attributes:
         status: "diverges", "agrees" (now), "crash", "hang", or "recorded" if no backend
             ran.
-        notes: the reason, and more to know.
+        notes: the reason, and further notes.
         stories: the origin of each token in the divergence.
         backend: the backend that ran the program.
         snippet: the failure as a script, written anew and never taken from a file; see
