@@ -259,9 +259,9 @@ def get_environment(declared: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         declared: a worker's event with the versions and the device of the backend.
     """
-    own = {"python": platform.python_version(), "kv-lockstep": __version__}
+    versions = {"python": platform.python_version(), "kv-lockstep": __version__}
     return {
-        "versions": {**declared["versions"], **own},
+        "versions": {**declared["versions"], **versions},
         "device": declared["device"],
         "platform": f"{platform.system()} {platform.machine()}",
     }

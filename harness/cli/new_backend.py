@@ -172,8 +172,8 @@ class CacheClass:
                 plain = [str(item.replace(annotation=item.empty)) for item in parameters]
                 yield write_body(name, plain, get_text(member))
             elif name in messages:
-                asked, _ = messages[name]
-                yield write_body(name, ["self", *asked], self.describe_added(name))
+                requested, _ = messages[name]
+                yield write_body(name, ["self", *requested], self.describe_added(name))
 
     def write_messages(self) -> Iterator[str]:
         """Writes a method for each message that a driver may get."""
@@ -182,10 +182,10 @@ class CacheClass:
         for name in dict.fromkeys([*names, *self.methods]):
             message = self.name_message(name)
             if message in messages:
-                asked, answered = messages[message]
+                requested, answered = messages[message]
                 fields = [
                     f"{field}=None" if UnsetType in get_args(sort) else field
-                    for field, sort in asked.items()
+                    for field, sort in requested.items()
                     if field not in PLACE
                 ]
                 answer = f"Answers {', '.join(answered) or 'nothing'}."
@@ -352,8 +352,8 @@ def new_backend(
     if language:
         return copy_kit(name, kind, language, folder)
     if is_driver:
-        place = "" if folder.is_absolute() else "./"
-        line = get_check_line(f"exec:{place}{quote(str(path))}", kind)
+        prefix = "" if folder.is_absolute() else "./"
+        line = get_check_line(f"exec:{prefix}{quote(str(path))}", kind)
         save(path, write_skeleton(name, kind, line, None))
         path.chmod(path.stat().st_mode | 0o111)
     else:

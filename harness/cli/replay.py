@@ -141,8 +141,8 @@ def snippet(settings: Settings, paths: Sequence[Path], backend: str | None) -> i
 
     def write(pool: Pool, path: Path, program: Program, name: str) -> int:
         if beside := read_beside(program.meta):
-            why = f"it diverges only beside {clean(beside[0])}; use `lockstep replay`"
-            raise UsageError(f"{path}: no snippet: {why}")
+            reason = f"it diverges only beside {clean(beside[0])}; use `lockstep replay`"
+            raise UsageError(f"{path}: no snippet: {reason}")
         event = pool.call(WriteSnippet(name, program.to_json()))
         if isinstance(event, Stopped):
             raise UsageError(f"{path}: a snippet cannot be made: {event.describe()}")
@@ -256,8 +256,8 @@ def shrink(settings: Settings, paths: Sequence[Path], backend: str | None) -> in
                 console.print(f"{path}: EXCLUDED: {event.why}: nothing to shrink")
                 return 0
             if blamed is None:
-                why = describe_stop(settings.failures, event, name)
-                raise UsageError(f"{name}: {why}")
+                reason = describe_stop(settings.failures, event, name)
+                raise UsageError(f"{name}: {reason}")
             small, divergence = blamed
         elif event.found is None:
             console.print(f"{path}: {name} agrees with the reference: nothing to shrink")

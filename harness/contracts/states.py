@@ -90,14 +90,14 @@ class StateTable:
         return [rule for rule in self.rules if rule.applies(features)]
 
 
-def never(why: str, states: str, operations: str, **when: str) -> Unreachable:
+def never(reason: str, states: str, operations: str, **when: str) -> Unreachable:
     """Makes the rule that `operations` never run in `states`."""
-    return Unreachable(why, states.split(), never=operations.split(), **when)
+    return Unreachable(reason, states.split(), never=operations.split(), **when)
 
 
-def only(why: str, states: str, operations: str, **when: str) -> Unreachable:
+def only(reason: str, states: str, operations: str, **when: str) -> Unreachable:
     """Makes the rule that only `operations` run in `states`."""
-    return Unreachable(why, states.split(), operations.split(), **when)
+    return Unreachable(reason, states.split(), operations.split(), **when)
 
 
 def list_true(conditions: Mapping[str, Any]) -> list[str]:

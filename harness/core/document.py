@@ -117,8 +117,8 @@ def parse_json(text: str, where: str) -> Any:
             f" column {error.colno}{ends}"
         ) from None
     except ValueError as error:
-        why = "a number has too many digits" if "digits" in str(error) else error
-        raise UsageError(f"{where}: is not JSON: {why}") from None
+        reason = "a number has too many digits" if "digits" in str(error) else error
+        raise UsageError(f"{where}: is not JSON: {reason}") from None
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
@@ -133,8 +133,10 @@ def walk_files(folder: Path) -> Iterator[Path]:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise UsageError(f"{error.filename}: cannot be read: {error.strerror}")
 
-    for place, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(place, name) for name in names if isfile(join(place, name)))
+    for location, _, names in os.walk(folder, onerror=refuse):
+        yield from (
+            Path(location, name) for name in names if isfile(join(location, name))
+        )
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -246,11 +248,11 @@ def check_field(value: Any, schema: Schema, where: str) -> Any:
     schema does not allow the value."""
     error = next(iter(make_validator(schema).iter_errors(value)), None)
     if error is not None:
-        place = "".join(f"[{part}]" for part in error.absolute_path)
+        location = "".join(f"[{part}]" for part in error.absolute_path)
         message = shorten(error.message)
         if error.validator == "maxItems":
             message = f"has {len(error.instance)} items; at most {error.validator_value}"
-        raise UsageError(f"{where}{place}: {message}")
+        raise UsageError(f"{where}{location}: {message}")
     return make_whole(value)
 
 
@@ -284,8 +286,8 @@ def get_named(options: Mapping[str, Any], name: Any, where: str) -> Any:
 def suggest(name: Any, options: Mapping[str, Any]) -> str:
     """Returns a text such as "; did you mean a, b?", with the most similar options if any
     option is similar, else with all options."""
-    near = get_close_matches(str(name), options) or list(options)
-    return f"; did you mean {', '.join(near)}?"
+    similar = get_close_matches(str(name), options) or list(options)
+    return f"; did you mean {', '.join(similar)}?"
 
 
 def show(value: Any) -> str:

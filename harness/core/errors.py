@@ -144,16 +144,16 @@ def format_error(error: BaseException) -> str:
 
 def format_raised(error: BaseException) -> str:
     """Describes an exception that a backend raised, with its location in the code."""
-    place = find_place(error)
-    return f"raised {format_error(error)}" + (f", in {place}" if place else "")
+    location = find_place(error)
+    return f"raised {format_error(error)}" + (f", in {location}" if location else "")
 
 
 def format_missing(error: NotImplementedError) -> str:
     """Names the unimplemented function, its location and the message of its author."""
-    message, place = clean(str(error)), find_place(error)
-    if place is None:  # another process reported the error; its message has the name
+    message, location = clean(str(error)), find_place(error)
+    if location is None:  # another process reported the error; its message has the name
         return f"{message} is not written yet"
-    return f"{place} is not written yet" + (f": {message}" if message else "")
+    return f"{location} is not written yet" + (f": {message}" if message else "")
 
 
 def format_needed(part: str, operation: str) -> str:

@@ -203,8 +203,8 @@ class RemoteFolder(Folder):
             try:
                 contents = self.store.cat([*map(self.locate, batch)], on_error="return")
             except Exception as error:
-                why = f"{self.location}: cannot be read: {format_error(error)}"
-                raise UsageError(why) from None
+                reason = f"{self.location}: cannot be read: {format_error(error)}"
+                raise UsageError(reason) from None
             for name in batch:
                 content = contents[self.locate(name)]
                 if isinstance(content, bytes):

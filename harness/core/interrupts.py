@@ -71,15 +71,15 @@ def signals() -> Iterator[None]:
     def end(number: int, _: Any) -> None:
         raise Terminated(number)
 
-    before = {}
+    previous = {}
     if threading.current_thread() is threading.main_thread():
         for number in ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
-                before[number] = signal.signal(number, end)
+                previous[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
@@ -91,12 +91,12 @@ def shielded() -> Iterator[None]:
     would inherit the block.
     """
     waiting: list[int] = []
-    before: dict[int, Callable[[int, Any], Any]] = {}
+    previous: dict[int, Callable[[int, Any], Any]] = {}
     is_over = False
 
     def wait(number: int, frame: Any) -> None:
         if is_over:  # the signal came while the handlers were being restored
-            before[number](number, frame)
+            previous[number](number, frame)
         else:
             waiting.append(number)
 
@@ -105,12 +105,12 @@ def shielded() -> Iterator[None]:
             for number in map(int, (*ENDING, signal.SIGINT)):
                 handler = signal.getsignal(number)
                 if callable(handler):  # neither the default nor ignored
-                    before[number] = handler
+                    previous[number] = handler
                     signal.signal(number, wait)
         yield
     finally:
         is_over = True
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
         for number in dict.fromkeys(waiting):
             signal.raise_signal(number)

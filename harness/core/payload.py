@@ -224,7 +224,7 @@ class Table:
         """
         digits = min(self.ordinary, count_digits(self.levels))
         modulus = self.levels**digits
-        weights = np.array([self.levels**place for place in range(digits)])
+        weights = np.array([self.levels**digit for digit in range(digits)])
         step = get_step(self.levels)
         with np.errstate(invalid="ignore", over="ignore"):
             spelled = np.rint((array[0, 0, :, :digits] + LARGEST) / step)
@@ -259,11 +259,11 @@ class Table:
         `tags`. Unknown tags match no vector."""
         spelled = self.spelled
         try:
-            right = b"".join(map(spelled.__getitem__, tags))
+            expected = b"".join(map(spelled.__getitem__, tags))
         except IndexError:  # an unknown tag
-            right = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
+            expected = b"".join([spelled[tag] for tag in tags if tag < len(spelled)])
         by_token = array if array.shape[1] == 1 else array[0].swapaxes(0, 1)
-        return bool(by_token.tobytes() == right)
+        return bool(by_token.tobytes() == expected)
 
     @cached_property
     def known(self) -> Mapping[bytes, int]:
@@ -462,7 +462,7 @@ as a fraction of the tolerance."""
 def merge_margins(*given: Margins) -> dict[str, float]:
     """Returns the largest error fraction of each tolerance in `given`."""
     names = dict.fromkeys(name for margins in given for name in margins)
-    return {name: max(each.get(name, 0.0) for each in given) for name in names}
+    return {name: max(item.get(name, 0.0) for item in given) for name in names}
 
 
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

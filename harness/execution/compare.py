@@ -90,8 +90,8 @@ def find_difference(
         first allowed answer.
     """
     if "error" in observed and "error" not in expected and ONE_OF not in expected:
-        why = f": {observed['why']}" if "why" in observed else ""
-        return Difference("error", f"it refused ({observed['error']} error{why})")
+        reason = f": {observed['why']}" if "why" in observed else ""
+        return Difference("error", f"it refused ({observed['error']} error{reason})")
     for name, wanted in expected.items():
         got = observed.get(name)
         if name == PARTS and got is not None:
@@ -209,8 +209,8 @@ def say_type(got: Any, wanted: Any) -> str:
     pairs = [(got, wanted)]
     if isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
         pairs = list(zip(got, wanted, strict=True))
-    for value, right in pairs:
-        if type(right) is int and value is not None and read_index(value) is None:
+    for value, expected in pairs:
+        if type(expected) is int and value is not None and read_index(value) is None:
             return f" ({type(value).__name__}, not an integer)"
     return ""
 
@@ -225,8 +225,8 @@ def locate(difference: Difference, observed: Answer) -> Difference:
 def compare_parts(
     wanted: Sequence[Answer], got: Sequence[Answer], describe: Describe
 ) -> Difference | None:
-    for number, (right, seen) in enumerate(zip(wanted, got, strict=True)):
-        difference = find_difference(right, seen, describe)
+    for number, (expected, seen) in enumerate(zip(wanted, got, strict=True)):
+        difference = find_difference(expected, seen, describe)
         if difference and "where" not in seen:
             difference = locate(difference, {"where": f"cache {number}"})
         if difference:
@@ -251,12 +251,12 @@ def compare_slots(wanted: Tokens, got: Tokens, first: int) -> Difference | None:
     """Compares the contents of the slots at consecutive positions, from the position
     `first` on."""
     if len(wanted) != len(got):
-        words = f"{len(got)} positions came back, not {len(wanted)}"
-        return Difference("contents", words)
+        text = f"{len(got)} positions came back, not {len(wanted)}"
+        return Difference("contents", text)
     for position, (token, seen) in enumerate(zip(wanted, got, strict=True), first):
         if token != seen:
-            words = f"position {position} holds {format_tag(seen)}, not token {token}"
-            return Difference("contents", words, get_tags([token, seen]))
+            text = f"position {position} holds {format_tag(seen)}, not token {token}"
+            return Difference("contents", text, get_tags([token, seen]))
     return None
 
 
@@ -264,10 +264,10 @@ def compare_generated(wanted: Tokens, got: Tokens) -> Difference | None:
     """Compares the tokens that an engine generated."""
     for index, (token, seen) in enumerate(zip_longest(wanted, got)):
         if token != seen:
-            words = (
+            text = (
                 f"generated token {index} is {format_tag(seen)}, not {format_tag(token)}"
             )
-            return Difference("contents", words, get_tags([token, seen]))
+            return Difference("contents", text, get_tags([token, seen]))
     return None
 
 
@@ -276,8 +276,8 @@ def compare_state(wanted: Tokens, got: Tokens) -> Difference | None:
     expected, seen = (
         ", ".join(map(format_tag, tokens)) or "none" for tokens in (wanted, got)
     )
-    words = f"the last token of the state is {seen}, not {expected}"
-    return Difference("contents", words, get_tags([*wanted, *got]))
+    text = f"the last token of the state is {seen}, not {expected}"
+    return Difference("contents", text, get_tags([*wanted, *got]))
 
 
 def compare_rows(

@@ -88,5 +88,5 @@ def measure(program: Program, comparisons: Comparisons) -> Sizes:
     sizes: dict[str, Any] = {name: program.config.get(name, 0) for name in CONFIG_SIZES}
     updates = len(lengths) - lengths.count(0)
     read = {CACHE: comparisons.cache, OFFSET: comparisons.offset}
-    more = {**read, UPDATE: max(lengths, default=0), UPDATES: updates}
-    return {name: size for name, size in {**sizes, **more}.items() if size}
+    extra = {**read, UPDATE: max(lengths, default=0), UPDATES: updates}
+    return {name: size for name, size in {**sizes, **extra}.items() if size}

@@ -68,8 +68,8 @@ def check_in(
     require_kinds(outcome, list_asked(outcome, names))
     shards = Shards(outcome, group_pairs(outcome.pairs, declared), watch)
     ledgers = [name for name, event in declared.items() if event.has_ledger]
-    asked = dict.fromkeys(pair.backend for pair in outcome.pairs)
-    shards.tasks.extend(messages.RunLedger(name) for name in asked if name in ledgers)
+    requested = dict.fromkeys(pair.backend for pair in outcome.pairs)
+    shards.tasks.extend(messages.RunLedger(name) for name in requested if name in ledgers)
     plan_saved(shards)
     shards.plan()
     shards.tick()  # time may be up once all backends are imported

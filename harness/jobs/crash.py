@@ -93,8 +93,8 @@ def shrink_crash(
     event = run_again(pool, backend, program, beside)
     first = get_end(event)
     if first is None and isinstance(event, messages.Stopped):
-        why = f"it cannot run again: {event.why}"
-        return Shrunk(program, divergence, unshrunk=why)
+        reason = f"it cannot run again: {event.why}"
+        return Shrunk(program, divergence, unshrunk=reason)
     if first is None:
         return Shrunk(program, divergence, flaky=Flaky(0, 1))
     signature = first.get_signature(program)
@@ -158,8 +158,8 @@ def recover(folder: Path, session: str = "") -> list[Failure]:
         with suppress(OSError), path.open("r+b") as file:
             flock(file, LOCK_EX | LOCK_NB)  # raises while the process lives
             running, step = get_running(file.read())
-            why = "the process of a test ended in this step"
-            died = messages.Died(why, "crash", running, step, "")
+            reason = "the process of a test ended in this step"
+            died = messages.Died(reason, "crash", running, step, "")
             if running is not None and (blamed := died.blame()) is not None:
                 name = str(running.meta.get("backend"))
                 target = name if ":" in name or name in list_names() else UNNAMED

@@ -173,19 +173,19 @@ def fold(
     settings: Settings, search: Search, task: messages.RandomTask, event: messages.Event
 ) -> None:
     """Adds an event to a search. A program is reported twice: as drawn, and shrunk."""
-    before = task.number * SLICE
+    previous = task.number * SLICE
     if isinstance(event, messages.Found):
         if not search.is_found:
-            search.programs = before + event.programs
+            search.programs = previous + event.programs
             search.seconds += event.seconds
         operations = len(event.parsed.ops)
         if search.operations is None or operations <= search.operations:
             search.operations = operations
             search.signature = event.divergence.get_signature(event.parsed)
     elif isinstance(event, messages.SliceDone):
-        search.is_over = search.is_found or before + SLICE >= settings.programs
+        search.is_over = search.is_found or previous + SLICE >= settings.programs
         if not search.is_found:
-            search.programs = before + event.counts.programs
+            search.programs = previous + event.counts.programs
             search.seconds += event.counts.seconds
     elif isinstance(event, messages.Stopped):
         # Shrinking a found fault may also crash or hang the worker.

@@ -61,8 +61,8 @@ def add_pairs(outcome: Outcome, name: str, declared: messages.Declared) -> None:
     if not pairs and name in settings.backends:
         present = [kind for kinds in declared.contracts.values() for kind in kinds]
         wanted = " or ".join(settings.kinds)
-        why = f"declares no cache of kind {wanted} (it has: {', '.join(present)})"
-        outcome.unavailable[name] = why
+        reason = f"declares no cache of kind {wanted} (it has: {', '.join(present)})"
+        outcome.unavailable[name] = reason
 
 
 def add_refusal(outcome: Outcome, name: str, event: messages.Stopped) -> None:
@@ -109,8 +109,8 @@ def fold_ledger(outcome: Outcome, backend: str, event: messages.Event) -> None:
         if pair.backend != backend:
             continue
         if isinstance(event, messages.Stopped):
-            why = describe_stop(outcome.settings.failures, event, backend)
-            pair.errors.append(f"its ledger could not be run: {why}")
+            reason = describe_stop(outcome.settings.failures, event, backend)
+            pair.errors.append(f"its ledger could not be run: {reason}")
             continue
         assert isinstance(event, messages.LedgerRun)
         pair.unchecked = [*pair.unchecked, *event.strays]

@@ -99,8 +99,8 @@ class Pair(Counts):
         if done >= self.wanted or not (self.crashes or self.errors):
             return None
         crashes = f"{self.crashes} crash" + ("es" if self.crashes > 1 else "")
-        why = crashes if self.crashes else "an error"
-        return f"stopped after {why}: {done:,} of {self.wanted:,} programs ran"
+        reason = crashes if self.crashes else "an error"
+        return f"stopped after {reason}: {done:,} of {self.wanted:,} programs ran"
 
     @property
     def has_gaps(self) -> bool:
@@ -124,14 +124,14 @@ class Pair(Counts):
             return []
         essential = CONTRACTS[self.contract].list_essential()
         idle = ", ".join(name for name in essential if name not in total.operations)
-        why = ", maybe because of a duty" if self.declared.duties else ""
-        reasons = [f"{idle} never ran{why}"] if idle else []
+        reason = ", maybe because of a duty" if self.declared.duties else ""
+        reasons = [f"{idle} never ran{reason}"] if idle else []
         if not total.compared.get(CONTENTS):
             reasons.append("contents: never compared")
         for name in sorted(self.declared.tells):
-            due = total.compared.get(f"{name} due", 0)
-            if due >= OFTEN and not total.compared.get(name):
-                steps = f"{due} steps that should fill it"
+            expected_count = total.compared.get(f"{name} due", 0)
+            if expected_count >= OFTEN and not total.compared.get(name):
+                steps = f"{expected_count} steps that should fill it"
                 reasons.append(f"{name}: always empty, in {steps}")
         return reasons
 

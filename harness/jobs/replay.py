@@ -289,9 +289,9 @@ def describe_test(described: Described, program: Program) -> str:
     operation = program.ops[described.step]["op"]
     if not described.diverging:
         return f"`when` is not tested: no {operation} diverged; give more --programs"
-    words = "`when` is exact" if described.is_exact else "complete `when`"
+    text = "`when` is exact" if described.is_exact else "complete `when`"
     return (
-        f"{words}: in programs that were not used to infer it, it describes"
+        f"{text}: in programs that were not used to infer it, it describes"
         f" {described.diverging - described.missed} of {described.diverging} {operation}"
         f" that diverge, and {described.included} of {described.agreeing} that agree"
     )

@@ -184,9 +184,9 @@ class Shards:
             for saved in self.saved
             if saved.pair is pair and signature in (None, saved.failure.signature)
         }
-        before = len(self.tasks)
+        previous = len(self.tasks)
         self.set_tasks(task for task in self.tasks if id(task) not in chosen)
-        self.outcome.saved.left_out += before - len(self.tasks)
+        self.outcome.saved.left_out += previous - len(self.tasks)
 
     def set_tasks(self, tasks: Iterable[messages.Task[Any]]) -> None:
         """Replaces the waiting tasks. The pool keeps the same deque."""
@@ -230,14 +230,14 @@ class Shards:
         backend."""
         assert isinstance(task, messages.RandomTask)
         self.split(group[0])
-        why = event.describe()
+        reason = event.describe()
         if isinstance(event, messages.Died) and event.running is not None:
             self.blame_beside(task, group, event, event.running)
         elif isinstance(event, messages.HarnessFailed):
             self.blame(group[0], task, event)
         for pair, alone in zip(group, task.list_alone(), strict=True):
             peers = ", ".join(member.backend for member in group if member is not pair)
-            pair.parted = f"a slice beside {peers} had to end: {why}"
+            pair.parted = f"a slice beside {peers} had to end: {reason}"
             if task.number not in pair.digests:  # the pair has not completed this shard
                 self.tasks.append(alone)
             self.go_on(pair)

@@ -317,8 +317,8 @@ class Recording:
             if not existing:
                 folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UsageError(f"{folder}: cannot be made: {why}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"{folder}: cannot be made: {reason}") from None
         if existing:
             raise UsageError(
                 f"{existing[0]}: exists already; remove it, or choose another name"

@@ -131,8 +131,8 @@ def make_details(pairs: Sequence[PairSummary], width: int = WIDE) -> Table:
     If `width` is small, the table has only two columns of numbers.
     """
     is_wide = width >= WIDE
-    more = ("steps", "cells", "margin", "known") if is_wide else ("cells",)
-    table = make_table("what was run", "programs", *more)
+    extra = ("steps", "cells", "margin", "known") if is_wide else ("cells",)
+    table = make_table("what was run", "programs", *extra)
     for pair in pairs:
         steps = f"{pair.steps / 1000:.0f}k" if pair.steps >= 10_000 else str(pair.steps)
         cells = f"{pair.reached}/{pair.cells.reachable}"
@@ -178,8 +178,8 @@ def print_failure(
     for line in list_remarks(programs, failure.flaky, failure.answers, unshrunk):
         console.print(Text(indent(line, console.width), "yellow"))
     if failure.unsaved:
-        why = f"its file could not be written ({failure.unsaved}); outcome.json has it"
-        console.print(Text(indent(why, console.width), "bold yellow"))
+        reason = f"its file could not be written ({failure.unsaved}); outcome.json has it"
+        console.print(Text(indent(reason, console.width), "bold yellow"))
     else:
         console.print(Text(f"  {failure.replay}", "bold"), soft_wrap=True)
 
@@ -381,10 +381,10 @@ class Pace:
         self.seen.append((seconds, programs))
         while len(self.seen) > 2 and self.seen[1][0] < seconds - RECENT_SECONDS:
             self.seen.popleft()
-        begin, before = self.seen[0]
-        if programs == before:  # slow programs: none ended recently
+        begin, previous = self.seen[0]
+        if programs == previous:  # slow programs: none ended recently
             return remaining * seconds / programs
-        return remaining * (seconds - begin) / (programs - before)
+        return remaining * (seconds - begin) / (programs - previous)
 
 
 def draw_progress(pace: Pace, width: int, outcome: Outcome) -> RenderableType:

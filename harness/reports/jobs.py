@@ -189,7 +189,7 @@ def format_search(search: Search) -> Text:
 
 
 def get_export_status(done: Done) -> Text:
-    drawn = sum(each.holds["drawn"] for each in done.values())
+    drawn = sum(item.holds["drawn"] for item in done.values())
     return Text(f"{len(done)} kinds chosen, {drawn:,} programs drawn", "dim")
 
 

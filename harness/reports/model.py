@@ -62,8 +62,8 @@ def list_notes(outcome: OutcomeSummary) -> Iterator[Note]:
             yield Note("outdated", pair.name, f"the ledger is outdated: {entry}")
     yield from list_common_notes(outcome.pairs)
     yield from list_coverage_notes(outcome.pairs)
-    for backend, why in outcome.dead.items():
-        yield Note("dead", backend, why)
+    for backend, reason in outcome.dead.items():
+        yield Note("dead", backend, reason)
     yield from list_unavailable_notes(outcome.unavailable)
     yield from list_saved_notes(outcome.saved)
 
@@ -74,12 +74,12 @@ def list_uncalled(pair: PairSummary) -> list[str]:
     if not pair.missing:
         return []
     rules = CONTRACTS[pair.contract]
-    met = {cell.rpartition(" × ")[2] for cell in pair.coverage}
-    met |= {*pair.undeclared, *pair.missing.values()}
-    met |= {function.partition(" ")[0] for function in pair.missing}
-    names = [name for name in rules.list_operations(pair.kind) if name not in met]
+    reached = {cell.rpartition(" × ")[2] for cell in pair.coverage}
+    reached |= {*pair.undeclared, *pair.missing.values()}
+    reached |= {function.partition(" ")[0] for function in pair.missing}
+    names = [name for name in rules.list_operations(pair.kind) if name not in reached]
     always = () if pair.steps else rules.list_methods(pair.kind, ())
-    names += [name for name in always if name not in (*met, *names)]
+    names += [name for name in always if name not in (*reached, *names)]
     messages = list_messages(pair.contract)
     return [name for name in names if not pair.own_name or name in messages]
 
@@ -126,13 +126,13 @@ def list_common_notes(pairs: Sequence[PairSummary]) -> Iterator[Note]:
 def list_unavailable_notes(unavailable: Mapping[str, str]) -> Iterator[Note]:
     """Lists notes on backends that cannot run here; many backends share a single note."""
     if len(unavailable) <= MOST_LISTED:
-        for backend, why in unavailable.items():
-            yield Note("unavailable", backend, why)
+        for backend, reason in unavailable.items():
+            yield Note("unavailable", backend, reason)
         return
     backends: dict[str, list[str]] = {}
-    for backend, why in unavailable.items():
-        backends.setdefault(why.partition(": pip install")[0], []).append(backend)
-    causes = [f"{why} ({shorten_list(names)})" for why, names in backends.items()]
+    for backend, reason in unavailable.items():
+        backends.setdefault(reason.partition(": pip install")[0], []).append(backend)
+    causes = [f"{reason} ({shorten_list(names)})" for reason, names in backends.items()]
     message = f"{'; '.join(causes)}; to see what to install: lockstep backends"
     yield Note("unavailable", f"{len(unavailable)} backends", message)
 
@@ -205,8 +205,10 @@ def shorten_list(
     items: Sequence[str], separator: str = ", ", most: int | None = MOST_LISTED
 ) -> str:
     """Joins the first `most` items, and counts the rest; None joins all items."""
-    more = 0 if most is None else max(0, len(items) - most)
-    return separator.join([*items[: len(items) - more], *[f"{more} more"] * (more > 0)])
+    extra = 0 if most is None else max(0, len(items) - most)
+    return separator.join(
+        [*items[: len(items) - extra], *[f"{extra} more"] * (extra > 0)]
+    )
 
 
 def format_missed(
@@ -241,8 +243,8 @@ def list_remarks(
     """
     lines = [] if flaky is None else [flaky.describe()]
     if isinstance(unshrunk, str) and flaky is None:
-        why = clean(unshrunk)
-        lines.append(f"not shrunk to the end: {why}; `lockstep shrink` goes on")
+        reason = clean(unshrunk)
+        lines.append(f"not shrunk to the end: {reason}; `lockstep shrink` goes on")
     if programs and programs > 1:
         lines.append(f"{programs:,} programs fail with this signature")
     return lines + compare_answers(answers)

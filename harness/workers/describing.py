@@ -55,15 +55,15 @@ def find_description(
     Raises:
         Unavailable: the program does not fail in every run.
     """
-    found: list[Described] = []
+    candidates: list[Described] = []
     for step in reversed(range(len(program.ops))):
         described = Search(worker, backend, program, divergence, step).find(count, seed)
-        found += [described] if described else []
+        candidates += [described] if described else []
         if described and described.get_mistakes() <= FEW:
             return described
-    if not found:
+    if not candidates:
         raise Unavailable("the divergence does not occur in every run")
-    return min(found, key=Described.get_mistakes)
+    return min(candidates, key=Described.get_mistakes)
 
 
 @dataclass(eq=False)
@@ -186,22 +186,22 @@ class Search:
         ledger entry must not describe it. Those that diverge are left out of the program,
         because the cache may be wrong after them.
         """
-        before: list[Op] = []
+        previous: list[Op] = []
         tried = 0
         for op in program.ops:
             if op["op"] == self.operation:
-                ops = [*before, op, *follow(self.program, self.step, op)]
+                ops = [*previous, op, *follow(self.program, self.step, op)]
                 run = self.run(replace(program, ops=ops))
-                if len(before) not in run.seen:  # it is illegal without the others
+                if len(previous) not in run.seen:  # it is illegal without the others
                     continue
                 diverges = self.is_shown(run, len(ops) - 1)
-                yield run.seen[len(before)]._replace(diverges=diverges)
+                yield run.seen[len(previous)]._replace(diverges=diverges)
                 tried += 1
                 if diverges:
                     continue
                 if tried == MOST_TRIED or run.result.divergence is not None:
                     return
-            before.append(op)
+            previous.append(op)
 
     def is_shown(self, run: Watched, number: int) -> bool:
         """Returns whether a run shows the divergence in step `number`."""

@@ -293,8 +293,8 @@ class Died(Stopped, frozen=True):
         return f"{where}{self.describe_end()}"
 
     def describe_end(self) -> str:
-        words = f"; its last words: {self.last_words}" if self.last_words else ""
-        return f"{self.why}{words}"
+        text = f"; its last words: {self.last_words}" if self.last_words else ""
+        return f"{self.why}{text}"
 
     def blame(self) -> tuple[Program, Divergence] | None:
         if self.running is None:

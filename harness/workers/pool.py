@@ -104,8 +104,10 @@ class Process:
         except Stray as stray:
             return self.describe_death("crash", f"{STRAY}: {stray}")
         except ValueError as error:
-            why = f"the process sent a message that is not an event: {clean(str(error))}"
-            return self.describe_death("crash", why)
+            reason = (
+                f"the process sent a message that is not an event: {clean(str(error))}"
+            )
+            return self.describe_death("crash", reason)
         return self.describe_hang(limits.step_seconds, limits.start_seconds)
 
     def describe_hang(self, step: float, start: float) -> messages.Died | None:
@@ -120,8 +122,8 @@ class Process:
         elif seconds > start + START_GRACE:
             died = self.describe_death("hang", "")
             problem = "no program was begun" if died.running else "it was not loaded"
-            why = f"{problem} within {start:g} s; --start-time gives it more"
-            return structs.replace(died, why=why, running=None)
+            reason = f"{problem} within {start:g} s; --start-time gives it more"
+            return structs.replace(died, why=reason, running=None)
         return None
 
     def describe_end(self) -> str:
@@ -257,8 +259,8 @@ class Pool:
         except (OSError, EOFError, Stray) as error:
             self.remove(process)
             if process.last is None:  # a new worker would fail in the same way
-                task, why = tasks.popleft(), process.describe_end()
-                yield task, messages.Died.before(f"a worker cannot start: {why}")
+                task, reason = tasks.popleft(), process.describe_end()
+                yield task, messages.Died.before(f"a worker cannot start: {reason}")
             elif isinstance(error, Stray):
                 yield process.last, messages.Died.before(f"{STRAY}: {error}")
 

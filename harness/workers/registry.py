@@ -379,8 +379,8 @@ def check_operations(
             cache = rules.open_cache(backend, config)
         except Broken as broken:
             raise Unloadable(f"opening a {kind} cache: {broken}") from None
-    told = rules.list_told(config, declared.tells)
-    methods = [*rules.list_methods(kind, declared.operations), *told]
+    reported = rules.list_told(config, declared.tells)
+    methods = [*rules.list_methods(kind, declared.operations), *reported]
     if declared.held is not None and rules.tells_memory:
         methods = [*methods, "held"]
     missing = [name for name in methods if not callable(getattr(cache, name, None))]

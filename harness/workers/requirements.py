@@ -57,13 +57,13 @@ def list_requirements(
 ) -> Iterator[Requirement]:
     """Lists the requirements of a distribution's extras on this platform. An extra may
     name other extras of the distribution."""
-    own = canonicalize_name(distribution.name)
+    distribution_name = canonicalize_name(distribution.name)
     for needed in map(Requirement, distribution.requires or ()):
         if needed.marker is None or not any(
             needed.marker.evaluate({"extra": extra}) for extra in extras
         ):
             continue
-        if canonicalize_name(needed.name) == own:
+        if canonicalize_name(needed.name) == distribution_name:
             yield from list_requirements(distribution, sorted(needed.extras))
         else:
             yield needed

@@ -89,9 +89,9 @@ def parse(document: m.Document) -> Program:
 
 
 def require_supported(program: Program, backend: Backend) -> None:
-    if why := why_unsupported(program, backend):
-        is_excluded = why == why_excluded(program, backend)
-        raise Excluded(why) if is_excluded else Unavailable(why)
+    if reason := why_unsupported(program, backend):
+        is_excluded = reason == why_excluded(program, backend)
+        raise Excluded(reason) if is_excluded else Unavailable(reason)
 
 
 def require_unknown(
@@ -199,8 +199,8 @@ def record_program(worker: Worker, backend: Backend, task: m.RecordProgram) -> m
 
 def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
     program = parse(task.program)
-    if why := why_excluded(program, backend):
-        raise Excluded(why)
+    if reason := why_excluded(program, backend):
+        raise Excluded(reason)
     for way in list_ways(worker, backend, task):
         divergence = worker.run_both(program, way).divergence
         if divergence is not None:
@@ -208,8 +208,8 @@ def shrink(worker: Worker, backend: Backend, task: m.Shrink) -> m.Shrunk:
     else:
         return m.Shrunk(None)
     small = worker.shrink(program, divergence, way, task.seconds)
-    found = m.Found(small.program.to_json(), small.divergence, **small.get_meta())
-    return m.Shrunk(found)
+    event = m.Found(small.program.to_json(), small.divergence, **small.get_meta())
+    return m.Shrunk(event)
 
 
 def describe(worker: Runner, backend: Backend, task: m.Describe) -> m.Described:
@@ -247,8 +247,8 @@ def run_ledger(worker: Runner, backend: Backend, task: m.RunLedger) -> m.LedgerR
         if document.backend != backend.name:
             continue
         if document.kind not in kinds:
-            why = f"as {backend.name} declares no kind {document.kind}"
-            strays.append(f"ledger entry {entry.id}, {why}")
+            reason = f"as {backend.name} declares no kind {document.kind}"
+            strays.append(f"ledger entry {entry.id}, {reason}")
             continue
         divergence = worker.run_both(entry.program, backend).divergence
         got = divergence.get_signature(entry.program) if divergence else None

@@ -75,8 +75,8 @@ class Batches:
         logprobs = torch.stack(output.logits, 1).log_softmax(-1)
         chosen = logprobs.gather(-1, generated[..., None])[..., 0]
         return [
-            Completion(ids[: request.count], told[: request.count])
-            for request, ids, told in zip(
+            Completion(ids[: request.count], reported[: request.count])
+            for request, ids, reported in zip(
                 requests, generated.tolist(), chosen.tolist(), strict=True
             )
         ]
@@ -102,7 +102,7 @@ class Alone(Batches):
 
     def complete(self, requests: Sequence[Generation]) -> Sequence[Completion]:
         complete = super().complete
-        return [completion for each in requests for completion in complete([each])]
+        return [completion for item in requests for completion in complete([item])]
 
 
 class Assisted(Alone):
@@ -132,10 +132,10 @@ class Conversation(Alone):
         self.crops, self.held = crops, list[int]()
 
     def generate(self, ids: list[list[int]], mask: list[list[int]], count: int) -> Any:
-        rest = len(self.held) - count_common(self.held, ids[0][:-1])
-        if rest and self.crops:
-            self.cache.crop(-rest)
-        elif rest:
+        remaining = len(self.held) - count_common(self.held, ids[0][:-1])
+        if remaining and self.crops:
+            self.cache.crop(-remaining)
+        elif remaining:
             self.cache.reset()
         output = super().generate(ids, mask, count)
         self.held = output.sequences[0, :-1].tolist()
@@ -184,7 +184,7 @@ class Continuous:
             self.wait(name, request.count)
             for name, request in zip(names, requests, strict=True)
         ]
-        return [Completion(each.generated_tokens, each.logprobs) for each in results]
+        return [Completion(item.generated_tokens, item.logprobs) for item in results]
 
     def begin(self, request: Generation) -> ContinuousStream:
         return ContinuousStream(self, self.submit(request, streaming=True))
@@ -203,8 +203,8 @@ class ContinuousStream:
     def read(self, count: int) -> Completion:
         begin, self.begin = self.begin, self.begin + count
         result = self.engine.wait(self.name, self.begin)
-        told = result.generated_tokens, result.logprobs
-        return Completion(*(each[begin : self.begin] for each in told))
+        reported = result.generated_tokens, result.logprobs
+        return Completion(*(item[begin : self.begin] for item in reported))
 
     def abort(self) -> None:
         self.engine.manager.cancel_request(self.name)

@@ -14,8 +14,8 @@ from lockstep.impl.faults.fault import edit, mistake
 @mistake("batch-kv", 5)
 def short_rows_get_padding(batch: Any) -> None:
     """A row that has all its tokens gets the padding of the next chunk as a token."""
-    now = "min(length, coming)"
-    edit(batch, "count_tokens", now, f"max(1, {now})")
+    original = "min(length, coming)"
+    edit(batch, "count_tokens", original, f"max(1, {original})")
 
 
 @mistake("batch-rotating", 5, "mlx-lm#439")
@@ -120,8 +120,8 @@ def rows_that_join_begin_early(batch: Any) -> None:
 def batch_trim_noop(batch: Any) -> None:
     """`trim` does nothing and returns 0, but callers continue as if the tokens were
     removed."""
-    now = "count if self.rollback([count]"
-    edit(batch, "trim", now, "0 if self.rollback([0]")
+    original = "count if self.rollback([count]"
+    edit(batch, "trim", original, "0 if self.rollback([0]")
 
 
 @mistake("batch-state", 4, "mlx-lm PR#1169, #1177")

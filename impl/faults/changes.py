@@ -25,8 +25,8 @@ def resume_evicted_window(cache: Any) -> None:
 @mistake("causal", 2, "ollama 3d9498a42")
 def remove_to_end_constant(cache: Any) -> None:
     """The end -1 is taken as a position, although it means "to the end"."""
-    now = "if end is None:"
-    edit(cache, "remove", now, "end = -1 if end is None else end\n    if False:")
+    original = "if end is None:"
+    edit(cache, "remove", original, "end = -1 if end is None else end\n    if False:")
 
 
 @mistake("causal", 4, "ollama, kvcache/causal.go at 1fc35f126")
@@ -115,12 +115,12 @@ def fragmented_save(cache: Any) -> None:
 def turning_is_refused_first(cache: Any) -> None:
     """If the following tokens are shared and keys cannot be rotated either, the removal
     is refused with the wrong one of the two reasons."""
-    now = "is_shared(sequence, following)"
-    edit(cache, "remove", now, f"{now} and self.can_shift")
+    original = "is_shared(sequence, following)"
+    edit(cache, "remove", original, f"{original} and self.can_shift")
 
 
 @mistake("swa-memory", 4)
 def saved_in_sixteen_bits(cache: Any) -> None:
     """Positions are saved with sixteen bits."""
-    now = "self.cells.table[:, used]"
-    edit(cache, "save", now, f"{now}.astype(np.int16).astype(np.int64)")
+    original = "self.cells.table[:, used]"
+    edit(cache, "save", original, f"{original}.astype(np.int16).astype(np.int64)")

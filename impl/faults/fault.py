@@ -103,18 +103,18 @@ def mistake(
     return register
 
 
-def edit(target: Any, method: str, now: str, wrong: str) -> None:
+def edit(target: Any, method: str, original: str, wrong: str) -> None:
     """Changes a method of one object; see `rewrite`."""
-    changed = rewrite(getattr(type(target), method), now, wrong)
+    changed = rewrite(getattr(type(target), method), original, wrong)
     setattr(target, method, MethodType(changed, target))
 
 
-def rewrite(function: Any, now: str, wrong: str) -> Any:
+def rewrite(function: Any, original: str, wrong: str) -> Any:
     """Returns a function of a class or a module with a piece of its source replaced."""
     source, name = dedent(getsource(function)), function.__qualname__
-    assert source.count(now) == 1, f"{name} has another source"
+    assert source.count(original) == 1, f"{name} has another source"
     owner = name.rpartition(".")[0]
-    source = source.replace(now, wrong).replace("super()", f"super({owner}, self)")
+    source = source.replace(original, wrong).replace("super()", f"super({owner}, self)")
     scope: dict[str, Any] = {}
     exec(source, function.__globals__, scope)
     return scope[function.__name__]

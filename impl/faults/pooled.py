@@ -25,9 +25,9 @@ def pooled_overlap_forgotten(cache: Any) -> None:
     make_entries = cache.make_entries
 
     def make_first(run: Arrays, window: int) -> Arrays:
-        behind = window * cache.pool - cache.get_start(window)
-        made: Arrays = make_entries(cut(run, behind, run[0].shape[2]), 0)
-        return made
+        skipped = window * cache.pool - cache.get_start(window)
+        entries: Arrays = make_entries(cut(run, skipped, run[0].shape[2]), 0)
+        return entries
 
     cache.make_entries = make_first
 

@@ -125,8 +125,8 @@ def runner_pending_shift(slots: Any) -> None:
 def limit_forgets_computed(trie: Any) -> None:
     """If a limit is set during a request, the tokens that the request reused are kept,
     but not the tokens that it computed."""
-    now = "self.live if self.request is None else self.request"
-    edit(trie, "set_limit", now, "self.live")
+    original = "self.live if self.request is None else self.request"
+    edit(trie, "set_limit", original, "self.live")
 
 
 @mistake("trie", 5)

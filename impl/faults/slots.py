@@ -26,18 +26,26 @@ def empty_slot_not_cut(slots: Any) -> None:
 def discarded_before_checked(slots: Any) -> None:
     """The middle of a full slot is removed before the number of tokens to compute is
     checked."""
-    now, fits = "request = self.get_open(slot)", "0 < count <= self.context - self.keep"
+    original, fits = (
+        "request = self.get_open(slot)",
+        "0 < count <= self.context - self.keep",
+    )
     full = f"if {fits} and len(request.tokens) + count > self.context:"
-    edit(slots, "reserve", now, f"{now}\n    {full}\n        self.discard(slot, count)")
+    edit(
+        slots,
+        "reserve",
+        original,
+        f"{original}\n    {full}\n        self.discard(slot, count)",
+    )
 
 
 @mistake("slots", 2)
 def reserves_what_fits(slots: Any) -> None:
     """If a pass has more tokens than fit at once, the tokens that fit are reserved, but
     the call should be refused."""
-    now = "if not 0 < count <= most:"
+    original = "if not 0 < count <= most:"
     less = "count = min(count, most) if count <= len(request.remaining) else count"
-    edit(slots, "reserve", now, f"{less}\n    {now}")
+    edit(slots, "reserve", original, f"{less}\n    {original}")
 
 
 @mistake("slots", 3)

@@ -123,13 +123,13 @@ class Pages:
                 return None
             job.activate()
             job.allocate_pages()
-        before, self.starts = sequence.kv_position, []
+        previous, self.starts = sequence.kv_position, []
         # A call ends with a page, or where a later page is cached.
         self.generator.max_chunk_size = -(-count // self.page) * self.page
-        start = before
+        start = previous
         while not job.is_prefill_done() and sequence.kv_position < start + count:
             job.prefill([])
-            start = before if is_running else self.find_start(sequence)
+            start = previous if is_running else self.find_start(sequence)
         return int(start)
 
     def find_start(self, sequence: Any) -> int:
@@ -155,10 +155,10 @@ class Pages:
         (sequence,) = job.sequences
         job.get_input_ids_list(add_to_cache=True)
         sequence.sequence_ids.append(torch.tensor([[sampled]]))
-        before = sequence.kv_position // self.page
+        previous = sequence.kv_position // self.page
         sequence.kv_position += 1
-        if sequence.kv_position // self.page > before:
-            job.hash_completed_page(sequence, before)
+        if sequence.kv_position // self.page > previous:
+            job.hash_completed_page(sequence, previous)
 
     def free(self, name: str, reuse: bool) -> None:
         """Ends or cancels a job (G:2121, G:667)."""

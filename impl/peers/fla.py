@@ -73,9 +73,9 @@ class Layer:
 
     def trim(self, count: int) -> int:
         """Calls `crop` with the negative number of tokens, like `generate`."""
-        before = self.offset
+        previous = self.offset
         self.cache.crop(-count)
-        return before - self.offset
+        return previous - self.offset
 
     def clone(self) -> Layer:
         copied = copy.copy(self)

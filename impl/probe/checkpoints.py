@@ -131,17 +131,17 @@ def write_gguf(model: Model, folder: Path, dtype: str) -> Path:
     kind = gguf.MODEL_ARCH[ARCHITECTURES[settings["model_type"]]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     add_settings(writer, settings)
-    words = [f"\u2581t{number}" for number in range(settings["vocab_size"])]
+    vocabulary = [f"\u2581t{number}" for number in range(settings["vocab_size"])]
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(words)
-    writer.add_token_scores([0.0] * len(words))
-    writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
+    writer.add_token_list(vocabulary)
+    writer.add_token_scores([0.0] * len(vocabulary))
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(vocabulary))
     for add in (
         writer.add_bos_token_id,
         writer.add_eos_token_id,
         writer.add_unk_token_id,
     ):
-        add(len(words) - 1)
+        add(len(vocabulary) - 1)
     writer.add_add_bos_token(False)
     names = gguf.get_tensor_name_map(kind, settings["num_hidden_layers"])
     matrix = gguf.GGMLQuantizationType[NAMES[dtype]]

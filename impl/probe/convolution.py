@@ -76,16 +76,18 @@ def build(config: Mapping[str, Any]) -> model.Model:
 def find_taps(count: int, width: int) -> Finder:
     """Makes the queries that select a distance below the width; a token that asks
     another head selects itself."""
-    asked = np.eye(count, width)
-    return Finder(np.arange(width), asked, idle=asked[:1], key=np.eye(width), gain=1.0)
+    queries = np.eye(count, width)
+    return Finder(
+        np.arange(width), queries, idle=queries[:1], key=np.eye(width), gain=1.0
+    )
 
 
 def make_convolution(hidden: Hidden, head: int, width: int) -> dict[str, Array]:
     """Returns the tensors of a convolution by their names in the layer."""
     size, length = hidden.size, hidden.codes.shape[1]
-    before, after, value = (np.zeros((size, size)) for _ in range(3))
+    previous, after, value = (np.zeros((size, size)) for _ in range(3))
     kernel, output = np.zeros((size, 1, width)), np.zeros((size, size))
-    before[:, hidden.constant] = 1 / hidden.constant_value
+    previous[:, hidden.constant] = 1 / hidden.constant_value
     for distance in range(width):
         channels = slice(distance * length, (distance + 1) * length)
         after[channels, hidden.asks[head].start + distance] = 1
@@ -93,7 +95,7 @@ def make_convolution(hidden: Hidden, head: int, width: int) -> dict[str, Array]:
         kernel[channels, 0, width - 1 - distance] = 1
         output[hidden.answers[head], channels] = np.eye(length)
     return {
-        "conv.in_proj.weight": np.concatenate([before, after, value]),
+        "conv.in_proj.weight": np.concatenate([previous, after, value]),
         "conv.conv.weight": kernel,
         "conv.out_proj.weight": output,
     }

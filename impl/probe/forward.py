@@ -101,8 +101,8 @@ class Forward:
     def convolve(self, layer: int, hidden: Array) -> Array:
         """Runs a short convolution of LFM2."""
         projected = hidden @ self.get(layer, "conv.in_proj").T
-        before, after, value = np.split(projected, 3, axis=1)
-        mixed = self.delay(before * value, self.get(layer, "conv.conv")[:, 0])
+        previous, after, value = np.split(projected, 3, axis=1)
+        mixed = self.delay(previous * value, self.get(layer, "conv.conv")[:, 0])
         return (after * mixed) @ self.get(layer, "conv.out_proj").T
 
     def scan(self, layer: int, hidden: Array) -> Array:
@@ -114,16 +114,16 @@ class Forward:
         gate, mixed, step = np.split(projected, [inner, 2 * inner + 2 * states], axis=1)
         mixed = self.delay(mixed, self.get(layer, "mamba.conv1d")[:, 0])
         mixed = silu(mixed + self.tensors[f"{name}conv1d.bias"])
-        value, before, asked = np.split(mixed, [inner, inner + states], axis=1)
+        value, previous, queries = np.split(mixed, [inner, inner + states], axis=1)
         step = np.log1p(np.exp(step + self.tensors[f"{name}dt_bias"]))
         decay = np.exp(-step * np.exp(self.tensors[f"{name}A_log"]))
         step, decay = (np.repeat(part, inner // heads, 1) for part in (step, decay))
         skip = np.repeat(self.tensors[f"{name}D"], inner // heads)
         table, found = np.zeros((inner, states)), np.zeros((len(hidden), inner))
         for token in range(len(hidden)):
-            entry = np.outer(step[token] * value[token], before[token])
+            entry = np.outer(step[token] * value[token], previous[token])
             table = decay[token][:, None] * table + entry
-            found[token] = table @ asked[token] + skip * value[token]
+            found[token] = table @ queries[token] + skip * value[token]
         normed = self.norm(found * silu(gate), self.get(layer, "mamba.norm"))
         return normed @ self.get(layer, "mamba.out_proj").T
 

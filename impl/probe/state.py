@@ -94,9 +94,9 @@ def make_scan(hidden: Hidden, head: int, content: int) -> dict[str, Array]:
     value[length : 2 * length, hidden.identity] = -ACTIVE * np.eye(length)
     # The product of different codes is below half the product of equal codes. So the
     # bias of the convolution switches all numbers off but that of the token itself.
-    before, asked = np.zeros((2, content, hidden.size))
-    before[:, hidden.identity] = codes * 4 * ACTIVE / length
-    asked[:, hidden.asks[head]] = codes * 4 * ACTIVE / length
+    previous, queries = np.zeros((2, content, hidden.size))
+    previous[:, hidden.identity] = codes * 4 * ACTIVE / length
+    queries[:, hidden.asks[head]] = codes * 4 * ACTIVE / length
     heads = inner // HEAD
     kernel = np.zeros((inner + 2 * content, 1, WIDTH))
     kernel[:, 0, -1] = 1
@@ -107,7 +107,7 @@ def make_scan(hidden: Hidden, head: int, content: int) -> dict[str, Array]:
     output[hidden.answers[head], length : 2 * length] = -np.eye(length)
     steps = np.zeros((heads, hidden.size))
     return {
-        "mamba.in_proj.weight": np.concatenate([gate, value, before, asked, steps]),
+        "mamba.in_proj.weight": np.concatenate([gate, value, previous, queries, steps]),
         "mamba.conv1d.weight": kernel,
         "mamba.conv1d.bias": bias,
         "mamba.A_log": np.full(heads, -20.0),

@@ -72,10 +72,10 @@ def find_address(url: str, allowed: str | None = None) -> Address:
     """
     host, port = parse_url(url)
     try:
-        found = getaddrinfo(host, port, type=SOCK_STREAM)
+        answers = getaddrinfo(host, port, type=SOCK_STREAM)
     except (gaierror, UnicodeError) as error:
         raise UsageError(f"--backend {url}: {host} has no address: {error}") from None
-    addresses = dict.fromkeys(str(address[0]) for *_, address in found)
+    addresses = dict.fromkeys(str(address[0]) for *_, address in answers)
     others = [ip for ip in addresses if not ip_address(ip).is_loopback]
     if others and host != (allowed or "").lower():
         raise UsageError(

@@ -148,8 +148,8 @@ def read_answers(data: bytes) -> list[Completion]:
 def list_ids(choice: Choice) -> Sequence[int]:
     if choice.token_ids is not None:
         return choice.token_ids
-    told = choice.logprobs or Logprobs()
-    tokens = [*(told.tokens or ()), *(token.id for token in told.content or ())]
+    reported = choice.logprobs or Logprobs()
+    tokens = [*(reported.tokens or ()), *(token.id for token in reported.content or ())]
     ids = [token for token in tokens if isinstance(token, int)]
     if ids and len(ids) == len(tokens):
         return ids

@@ -218,20 +218,20 @@ class BatchedSystem(Batches):
             written: the columns.
             rows: the reference rows after the update.
         """
-        batch, count, before, after = self.batches[name], len(rows), [0], [0]
+        batch, count, previous, after = self.batches[name], len(rows), [0], [0]
         if self.tells_offsets:
             offsets = batch.offsets
-            before = self.read_numbers(offsets, "offsets", count)
+            previous = self.read_numbers(offsets, "offsets", count)
         if self.config["kind"] == "batch-state":
             shown = self.advance_states(name, written)
         else:
             shown = self.append(name, written, rows)
         if self.tells_offsets:
-            if (now := self.read_numbers(offsets, "offsets")) != before:
+            if (now := self.read_numbers(offsets, "offsets")) != previous:
                 raise Broken(
                     "alias",
                     "the offsets that were returned before the update have changed"
-                    f" from {before} to {now}; return a copy",
+                    f" from {previous} to {now}; return a copy",
                 )
             after = self.read_numbers(batch.offsets, "offsets", count)
         for row, answer in enumerate(shown):
@@ -239,7 +239,7 @@ class BatchedSystem(Batches):
             queries = written.list_queries(row)
             answer["visible"] = [answer["visible"][query] for query in queries]
             if self.tells_offsets:
-                position = before[row] + queries.start
+                position = previous[row] + queries.start
                 answer |= {"position": position, "offset": after[row]}
         return {"caches": shown}
 
@@ -306,7 +306,7 @@ class BatchedSystem(Batches):
                 for column in range(length)
                 if first + column not in tags[row]
             }
-            visible[:] = [[names.get(seen, seen) for seen in each] for each in visible]
+            visible[:] = [[names.get(seen, seen) for seen in item] for item in visible]
         return [{"visible": visible} for visible in shown]
 
     def feed(self, written: Written) -> tuple[Array, Array]:

@@ -324,7 +324,7 @@ class Trim(LayerOperation):
         counts += [offset + 1 - at for at in scheduled if at <= offset]
         if pool := model.config["pool"]:
             # The start of the open window, and the last token of the window before.
-            counts += [offset % pool + more for more in (0, 1, 1, pool, pool + 1)]
+            counts += [offset % pool + delta for delta in (0, 1, 1, pool, pool + 1)]
         return {"count": source.pick([1, 2, 1, 0, 3, 5, offset // 2, *counts])}
 
     def draw_wrong(self, source: Source, model: LayerModel, cache: str) -> Fields:

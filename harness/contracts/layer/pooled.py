@@ -95,8 +95,8 @@ class PooledReader(Reader):
         columns = list[Column]()
         for at in range(keys.shape[2]):
             column = keys[:, :, at : at + 1], values[:, :, at : at + 1]
-            found = np.flatnonzero(self.are_near(*column, known))
-            columns.append(known[found[0]] if len(found) else self.describe(*column))
+            matches = np.flatnonzero(self.are_near(*column, known))
+            columns.append(known[matches[0]] if len(matches) else self.describe(*column))
         return columns
 
     def are_near(self, keys: F32, values: F32, names: Sequence[int]) -> Near:
@@ -106,11 +106,11 @@ class PooledReader(Reader):
 
     def is_close(self, pairs: Sequence[tuple[F32, npt.NDArray[Any]]]) -> Near:
         with np.errstate(invalid="ignore"):  # padding may be infinite
-            near = [
+            matches = [
                 (np.abs(got - mean) <= self.allowed).all(axis=(0, 1, 3))
                 for got, mean in pairs
             ]
-        both: Near = near[0] & near[1]
+        both: Near = matches[0] & matches[1]
         return both
 
     def describe(self, keys: F32, values: F32) -> str:
@@ -120,9 +120,9 @@ class PooledReader(Reader):
         for count in range(1, self.most + 1):
             runs = self.keys.list_runs(count), self.values.list_runs(count)
             pairs = zip((keys, values), runs, strict=True)
-            found = np.flatnonzero(self.is_close([*pairs]))
-            if len(found):
-                tags = range(found[0], found[0] + count)
+            matches = np.flatnonzero(self.is_close([*pairs]))
+            if len(matches):
+                tags = range(matches[0], matches[0] + count)
                 noun = "tokens" if count > 1 else "token"
                 return f"the mean of {noun} {', '.join(map(str, tags))}"
         return "an unknown entry"

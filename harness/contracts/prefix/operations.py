@@ -118,8 +118,8 @@ class Count(PrefixOperation):
     answer = schemas.record(tokens=schemas.NUMBER)
 
     def get_answer(self, kind: str) -> Schema:
-        more = {"bytes": schemas.NUMBER} if kind == "trie" else {}
-        return schemas.extend(self.answer, **more)
+        extra = {"bytes": schemas.NUMBER} if kind == "trie" else {}
+        return schemas.extend(self.answer, **extra)
 
 
 class Statistics(PrefixOperation):

@@ -41,10 +41,10 @@ def draw_request(source: Source, model: ServingModel, **more: Any) -> Fields:
     is_long = source.below(RARE if model.shift is None else 8) == 0
     fields["count"] = max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20))
     for _ in range(MOST_TRIED):
-        asked = {**fields, **draw_ask(source, model, prompt)}
-        request = model.make_request(asked)
+        requested = {**fields, **draw_ask(source, model, prompt)}
+        request = model.make_request(requested)
         if not isinstance(request, str):
-            return asked if request.generated else None
+            return requested if request.generated else None
     return None
 
 
@@ -98,8 +98,10 @@ def draw_ask(
     if head.finds == "distance":
         last = len(prompt)
         seen = [size for size in (head.window, head.chunk) if size is not None]
-        near = [size + more for size in seen for more in (-1, 0) if size + more <= last]
-        backs = [last, *near, *near, 1, 2, source.between(1, max(1, last))]
+        nearby = [
+            size + delta for size in seen for delta in (-1, 0) if size + delta <= last
+        ]
+        backs = [last, *nearby, *nearby, 1, 2, source.between(1, max(1, last))]
         return {"head": number, "back": min(source.pick(backs), model.probe.context - 1)}
     about = source.pick((None, None, *model.requests))
     tokens = prompt if about is None else model.requests[about].tokens

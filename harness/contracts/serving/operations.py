@@ -298,8 +298,8 @@ class Interrogate(ServingOperation):
         return {"request": source.pick(short), "head": head}
 
     def run_reference(self, op: Op, model: ServingModel) -> Answer:
-        asked = model.list_asked(op)
-        return {"caches": [answer([token]) for _, token in asked]}
+        requested = model.list_asked(op)
+        return {"caches": [answer([token]) for _, token in requested]}
 
     def run_backend(self, op: Op, system: ServingSystem, model: ServingModel) -> Answer:
         return system.interrogate(op, model)
@@ -398,10 +398,10 @@ def describe_prompt(op: Op) -> str:
         ]
     ends = [f"{op[name]} new" if op[name] else "" for name in ("before", "new")]
     tokens = ", ".join(filter(None, (ends[0], *pieces, ends[1]))) or "no tokens"
-    asked: dict[str, Any] = get_given(op, ("head", "back", "about", "at"))
-    ask = " ".join(f"{name} {value}" for name, value in asked.items())
-    more = get_given(
+    requested: dict[str, Any] = get_given(op, ("head", "back", "about", "at"))
+    ask = " ".join(f"{name} {value}" for name, value in requested.items())
+    extra = get_given(
         {**op, "count": None if op["count"] == 1 else op["count"]}, ("count", "slot")
     )
-    tail = "".join(f", {name} {value}" for name, value in more.items())
+    tail = "".join(f", {name} {value}" for name, value in extra.items())
     return f"{op['request']}: {tokens}{f'; ask {ask}' if ask else ''}{tail}"

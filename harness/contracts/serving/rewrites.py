@@ -32,8 +32,10 @@ def list_simpler(op: Op) -> Iterator[Op]:
     for name in ("slot", "head", "about"):
         if op[name] is not None:
             yield {**op, name: None}
-    given = {name: least for name, least in MINIMUMS.items() if op.get(name) is not None}
-    yield from list_lower(op, given)
+    minimums = {
+        name: least for name, least in MINIMUMS.items() if op.get(name) is not None
+    }
+    yield from list_lower(op, minimums)
     for index, (begin, end) in enumerate(op["pieces"]):
         yield {**op, "pieces": replace_at(op["pieces"], index)}
         for less in list_steps(end - begin):

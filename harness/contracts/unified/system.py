@@ -310,9 +310,9 @@ class UnifiedSystem(System):
             states = cache.read_states(layer)
             return recurrence.read_all(states, len(owners), "read_states")
 
-        before = read_states()
+        previous = read_states()
         conv, delta = [], []
-        for owner, read in zip(owners, before, strict=True):
+        for owner, read in zip(owners, previous, strict=True):
             rows = [tag + at for at, name in enumerate(batch.sequences) if name == owner]
             old = tuple(seen for seen in read if isinstance(seen, int))
             conv.append(recurrence.compute_conv((*old, *rows)))
@@ -326,7 +326,7 @@ class UnifiedSystem(System):
         # The written states are right even if the states read before were wrong.
         return [
             [*(text for text in old if isinstance(text, str)), *new]
-            for old, new in zip(before, read_states(), strict=True)
+            for old, new in zip(previous, read_states(), strict=True)
         ]
 
     # --- once more ----------------------------------------------------------------------

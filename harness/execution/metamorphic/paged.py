@@ -54,8 +54,8 @@ class Request:
         draft, length = end - len(self.tokens), len(self.tokens)
         if draft <= 0:
             return self.tokens[:end]
-        before = self.get_prefix(length + self.parents[draft - 1])
-        return (*before, self.drafts[draft - 1])
+        previous = self.get_prefix(length + self.parents[draft - 1])
+        return (*previous, self.drafts[draft - 1])
 
     def reset(self, end: int = 0) -> None:
         """Drops the drafts, and sets the number of computed tokens."""

@@ -321,8 +321,8 @@ def cut(
     update with 2 tokens, all answers are the same as after one update with 3 tokens."""
     builder = Builder(history.program)
     earlier, (_, *later) = history.split(step)
-    for before in earlier:
-        builder.add(before.op, before.tags)
+    for previous in earlier:
+        builder.add(previous.op, previous.tags)
     for op, indices in portions:
         builder.add(op, [step.tags[index] for index in indices])
     # Until tokens are added again, an operation may read the last pass.
@@ -382,8 +382,8 @@ def detour(history: History, state: Shadow, step: Step, text: str) -> Derived | 
     """
     builder = Builder(history.program)
     earlier, later = history.split(step)
-    for before in earlier:
-        builder.add(before.op, before.tags)
+    for previous in earlier:
+        builder.add(previous.op, previous.tags)
     builder.play(text)
     builder.take(later)
     return builder.build("the program after a detour")

@@ -260,12 +260,12 @@ class Checks:
         # A prompt that is computed again has the tags of the earlier request.
         fed = getattr(self.step.model, "fed", None)
         is_new = self.first.__le__ if fed is None else {*fed}.__contains__
-        before = [tag for tag in tokens if not is_new(tag)]
+        previous = [tag for tag in tokens if not is_new(tag)]
         reads = self.list_reads(scope)
         for owner in dict.fromkeys(read.owner for read in reads):
             if isinstance(owner, Recurrence):
                 first, *_, last = [read for read in reads * 2 if read.owner is owner]
-                check = self.check_state("tokens read before", first, before, scope)
+                check = self.check_state("tokens read before", first, previous, scope)
                 yield replace(check, call=first.call)
                 yield self.check_state("tokens read", last, tokens, scope)
                 calls = self.notes.calls[first.after : last.after]

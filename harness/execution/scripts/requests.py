@@ -53,7 +53,7 @@ def list_steps(program: Program) -> Iterator[str]:
         if step.skipped:
             continue
         op, name, model = step.op, step.op["op"], step.model
-        asked = model.list_asked(op) if name == "interrogate" else []
+        requested = model.list_asked(op) if name == "interrogate" else []
         yield f"# step {step.number}: {make_printable(step.operation.describe(op))}"
         step.run_reference()
         current = model.current
@@ -77,7 +77,7 @@ def list_steps(program: Program) -> Iterator[str]:
         elif name == "abort":
             yield f"({name!r}, {op['request']!r}),"
         elif name == "interrogate":
-            for prompt, token in asked:
+            for prompt, token in requested:
                 request = model.get_ids(prompt), model.get_ids([token]), {}
                 yield f"('complete', {[request]}),"
         else:

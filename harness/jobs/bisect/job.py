@@ -69,9 +69,9 @@ def get_bounds(size: int, shown: Shown) -> tuple[int, int]:
         return change.before, change.after
     if not testable:
         return 0, size - 1
-    before = max((n for n in shown if n < testable[0]), default=testable[0])
-    if testable[0] - before > 1:
-        return before, testable[0]
+    previous = max((n for n in shown if n < testable[0]), default=testable[0])
+    if testable[0] - previous > 1:
+        return previous, testable[0]
     return testable[-1], min((n for n in shown if n > testable[-1]), default=size - 1)
 
 
@@ -83,8 +83,8 @@ def find_change(shown: Shown) -> Change | None:
         return None
     old, new = shown[testable[0]], shown[testable[-1]]
     after = next(n for n in testable if shown[n] == new)
-    before = max(n for n in testable if n < after and shown[n] == old)
-    return Change(before, after)
+    previous = max(n for n in testable if n < after and shown[n] == old)
+    return Change(previous, after)
 
 
 def list_testable(shown: Shown) -> list[int]:

@@ -87,8 +87,8 @@ class Campaign:
             except UsageError as error:
                 self.ignored[name] = str(error)
         missing = [name for name in self.terms.backends if name not in self.declared]
-        why = "no machine of the campaign has had it so far"
-        self.outcome.unavailable.update(dict.fromkeys(missing, why))
+        reason = "no machine of the campaign has had it so far"
+        self.outcome.unavailable.update(dict.fromkeys(missing, reason))
         self.count_wanted()
         self.outcome.is_cut = self.outcome.seconds < (self.terms.seconds or 0)
         if self.terms.programs is not None:
@@ -119,10 +119,10 @@ class Campaign:
     def add_declared(self, backend: str, event: messages.Declared) -> None:
         """Adds the pairs of a backend. Raises UsageError if the declaration has
         changed."""
-        before = self.declared.setdefault(backend, event)
-        if before is event:
+        previous = self.declared.setdefault(backend, event)
+        if previous is event:
             add_pairs(self.outcome, backend, event)
-        elif before.contracts != event.contracts:
+        elif previous.contracts != event.contracts:
             raise UsageError(
                 f"{backend}: declares other kinds or operations than when the campaign in"
                 f" {self.folder.location} began; start another campaign"
@@ -235,21 +235,21 @@ def begin(folder: Folder, terms: Terms) -> None:
     Raises:
         UsageError: the folder has other contents, or cannot be written.
     """
-    before = read_terms(folder)
-    if before is None and folder.list():
+    previous = read_terms(folder)
+    if previous is None and folder.list():
         raise UsageError(
             f"{folder.location}: has files, but no campaign; choose an empty folder"
         )
-    if before is None:
+    if previous is None:
         content = (json.dumps(structs.asdict(terms), indent=1) + "\n").encode()
         try:
             folder.replace(CAMPAIGN, content)
         except OSError as error:
             raise UsageError(describe_unwritable(folder, error)) from None
-    elif (why := compare(before, terms)) is not None:
+    elif (reason := compare(previous, terms)) is not None:
         raise UsageError(
-            f"{folder.location}: holds another campaign: {why}; choose another folder, or"
-            " go on with `lockstep campaign resume`"
+            f"{folder.location}: holds another campaign: {reason}; choose another folder,"
+            " or go on with `lockstep campaign resume`"
         )
 
 
@@ -266,9 +266,9 @@ def merge(target: Folder, sources: Sequence[Folder]) -> Campaign:
     whole = structs.replace(read_terms(target) or parts[0][1], shard=None)
     for folder, terms in parts:
         require_version(folder.location, terms)
-        why = compare(whole, structs.replace(terms, shard=None))
-        if why is not None:
-            raise UsageError(f"{folder.location}: belongs to another campaign: {why}")
+        reason = compare(whole, structs.replace(terms, shard=None))
+        if reason is not None:
+            raise UsageError(f"{folder.location}: belongs to another campaign: {reason}")
     begin(target, whole)
     try:
         for source, terms in parts:

@@ -128,8 +128,8 @@ def require_listener(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
-        why = error.strerror or error
+        reason = error.strerror or error
         raise UsageError(
-            f"--ray {address}: nobody listens there ({why}); `ray start --head` prints"
+            f"--ray {address}: nobody listens there ({reason}); `ray start --head` prints"
             " the address of a cluster"
         ) from None

@@ -101,13 +101,13 @@ def run_shard(
             killed += 1  # by a person, or by the kernel when memory is short
             continue
         if end.running is not None and isinstance(task, messages.RandomTask):
-            for found in report_crash(
+            for crash in report_crash(
                 *(task.backend, end, shown.__contains__, lambda: open_pool(BLOCKING)),
                 CRASH_TRIES,
                 tick,
             ):
-                shown.add(found.divergence.get_signature(found.parsed))
-                add(found)
+                shown.add(crash.divergence.get_signature(crash.parsed))
+                add(crash)
             fatal.append(end.running.digest())
             if len(fatal) < MAX_CRASHES:
                 task, killed = structs.replace(task, fatal=[*fatal]), 0
@@ -154,8 +154,8 @@ def decode_result(content: bytes, name: str) -> Result:
         if not isinstance(first, messages.Declared) or not isinstance(last, ENDS):
             raise ValueError("it has no declaration, or no end")
     except (ValidationError, ValueError, RecursionError) as error:
-        why = shorten(str(error))
-        raise UsageError(f"{name}: is not a shard of a campaign: {why}") from None
+        reason = shorten(str(error))
+        raise UsageError(f"{name}: is not a shard of a campaign: {reason}") from None
     if result.spec.name != name:
         raise UsageError(f"{name}: belongs to another campaign")
     return result

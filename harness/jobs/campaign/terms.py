@@ -192,9 +192,9 @@ def read_terms(folder: Folder) -> Terms | None:
     try:
         return msgspec.convert(document, Terms)
     except ValidationError as error:
-        why = shorten(str(error))
+        reason = shorten(str(error))
         raise UsageError(
-            f"{path}: is not the settings of a campaign of this version: {why};"
+            f"{path}: is not the settings of a campaign of this version: {reason};"
             " start a campaign in another folder"
         ) from None
 
@@ -235,5 +235,7 @@ def require_version(location: str, begun: Versions) -> None:
 
 
 def describe_unwritable(folder: Folder, error: OSError) -> str:
-    why = error.strerror or error
-    return f"{folder.location}: cannot be written: {why}; nothing that was done is lost"
+    reason = error.strerror or error
+    return (
+        f"{folder.location}: cannot be written: {reason}; nothing that was done is lost"
+    )

@@ -74,8 +74,10 @@ def gather(paths: Sequence[Path]) -> Material:
         if len(material.broken) == 1:
             raise UsageError(material.broken[0])
         listed = ", ".join(map(str, paths))
-        more = f"; {len(material.broken)} files cannot be read" if material.broken else ""
-        raise UsageError(f"{listed}: nothing to report{more}")
+        extra = (
+            f"; {len(material.broken)} files cannot be read" if material.broken else ""
+        )
+        raise UsageError(f"{listed}: nothing to report{extra}")
     return material
 
 
@@ -181,21 +183,21 @@ class Stage:
         backend = self.backend or find_backend(saved.backend, self.settings)
         program = saved.program
         if backend is None:
-            why = f"it names no registered backend; give one {WHERE}"
+            reason = f"it names no registered backend; give one {WHERE}"
             if saved.backend:
                 name = clean(saved.backend)
-                why = f"{name} is no registered backend; give it {WHERE}"
-            return self.play_reference(saved, why, bounds)
+                reason = f"{name} is no registered backend; give it {WHERE}"
+            return self.play_reference(saved, reason, bounds)
         beside = find_beside(program, backend, self.settings)
         limits: dict[str, Any] = {"wanted": saved.signature, "beside": beside}
         event = self.record(backend, program, bounds, **limits)
         if isinstance(event, messages.Stopped):
             blamed = event.blame()
             if blamed is None:
-                why = f"{backend} cannot run here: {clean(event.why)}"
+                reason = f"{backend} cannot run here: {clean(event.why)}"
                 if isinstance(event, messages.Excluded):
-                    why = f"EXCLUDED: {clean(event.why)}"
-                return self.play_reference(saved, why, bounds)
+                    reason = f"EXCLUDED: {clean(event.why)}"
+                return self.play_reference(saved, reason, bounds)
             return self.play_crash(*blamed, backend, bounds)
         divergence = event.divergence
         if divergence is None:
@@ -228,8 +230,8 @@ class Stage:
             program = replace(program, ops=program.ops[: saved.step + 1])
         event = self.record(REFERENCE_NAME, program, bounds, until=0)
         if isinstance(event, messages.Stopped):
-            more = f"The reference did not finish: {clean(event.why)}"
-            return Played("recorded", (), [note, more])
+            extra = f"The reference did not finish: {clean(event.why)}"
+            return Played("recorded", (), [note, extra])
         return Played("recorded", event.steps, [note])
 
     def play_crash(
@@ -262,8 +264,8 @@ def make_report(
         )
         for number, saved in enumerate(listed, 1)
     ]
-    more = len(material.saved) - len(listed)
-    return ReportView(material.outcomes, failures, material.broken, more)
+    extra = len(material.saved) - len(listed)
+    return ReportView(material.outcomes, failures, material.broken, extra)
 
 
 def make_failure(

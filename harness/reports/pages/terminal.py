@@ -112,8 +112,8 @@ class Painter:
                 self.say(f"{fact.name} {fact.expected}")
 
     def draw_part(self, part: Part) -> None:
-        more = f"{part.held_left_out} more, " if part.held_left_out else ""
-        self.say(f"the reference holds: {more}{self.list_chips(part.held)}")
+        extra = f"{part.held_left_out} more, " if part.held_left_out else ""
+        self.say(f"the reference holds: {extra}{self.list_chips(part.held)}")
         for grid in part.grids:
             if grid.is_layout:
                 title = f", {grid.title}" if grid.title else ""

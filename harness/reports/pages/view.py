@@ -150,10 +150,10 @@ class FailureView:
     def unreached(self) -> str:
         """The number of steps that did not run, as a text; "" if all steps ran."""
         steps = self.played.steps
-        more = self.operations - steps[-1].number - 1 if steps else 0
-        if not more:
+        extra = self.operations - steps[-1].number - 1 if steps else 0
+        if not extra:
             return ""
-        return f"{more} more step{' was' if more == 1 else 's were'} not reached"
+        return f"{extra} more step{' was' if extra == 1 else 's were'} not reached"
 
     def describe_gap(self, index: int) -> str:
         """Returns which steps before the shown step `index` are left out, or ""."""

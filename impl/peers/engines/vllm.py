@@ -18,8 +18,8 @@ def _get_dtype_size(dtype: Any) -> int:
 def _find_features(features: Any, start: int, end: int) -> tuple[int, int]:
     """Returns the range of the images that cover positions of [start, end)."""
     spans = [(item.mm_position.offset, item.mm_position.length) for item in features]
-    before = sum(offset + length <= start for offset, length in spans)
-    return before, sum(offset < end for offset, _ in spans)
+    previous = sum(offset + length <= start for offset, length in spans)
+    return previous, sum(offset < end for offset, _ in spans)
 
 
 class _Logger(logging.Logger):
