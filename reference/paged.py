@@ -89,6 +89,30 @@ class Group(NamedTuple):
         return 0
 
 
+def list_places(
+    type: str, index: int, ranks: int, interleave: int
+) -> list[tuple[int, int]]:
+    """Lists where the ranks of context parallelism store a position of a block.
+
+    The ranks share out the positions of a "full" group: `interleave` consecutive
+    positions for each rank in turn. Position p is stored on rank (p // interleave) mod
+    ranks. Every rank stores all positions of the other groups.
+
+    Args:
+        type: the type of the group.
+        index: the index of the position in the block, over all ranks.
+        ranks: the number of ranks.
+        interleave: see above; ranks · interleave divides the size of the block.
+
+    Returns:
+        Each rank that stores the position, and the index in the block on this rank.
+    """
+    if type != "full":
+        return [(rank, index) for rank in range(ranks)]
+    turn, offset = divmod(index, interleave)
+    return [(turn % ranks, turn // ranks * interleave + offset)]
+
+
 class Request:
     """One request.
 

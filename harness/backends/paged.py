@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     extras: Sequence[tuple[int, int, str]] = ()
 
 
-TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse")
+TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse", "slots")
 """The optional methods and promises of a paged cache; see `Kind.tells`. "reuse" is not
 a method but a promise about the entries: all tokens that a step computes can be hit
 after `run` or `finish`; tokens that a load copies can be hit after `landed`; tokens that
@@ -315,6 +315,17 @@ class PagedCache(Protocol):
     def events(self) -> Sequence[tuple[str, Entry | None]]:
         """Returns the events since the last call, and clears this list: ("stored",
         entry), ("removed", entry) and ("cleared", None)."""
+
+    def slots(self, request: str) -> Sequence[Sequence[Sequence[int | None]]]:
+        """Returns, for each rank and each group, the slot to which the planned step
+        writes each position of a request; None where the rank does not store the
+        position. [] for a state group, whose states lie in their blocks on all ranks.
+
+        Called after `tables`, if the config field `ranks` is above 1.
+
+        Slot = block · size + index in the block, where `size` is the number of positions
+        of a block on one rank: `block` / `ranks` in a "full" group, otherwise `block`.
+        """
 
     # --- memory, with data "backend": between the last schedule and run, for the planned
     # step; before finish, for the oldest launched step --------------------------------

@@ -437,6 +437,32 @@ def paged_siblings_seen(cache: Any) -> None:
         attend, cache.attend = cache.attend, attend_unmasked
 
 
+# --- ranks ------------------------------------------------------------------------------
+
+
+@mistake("paged-hybrid", 3, "vLLM PR#57260")
+def paged_replicated_shared_out(cache: Any) -> None:
+    """Ranks share out the positions of windows, too, which every rank needs."""
+    for group in cache.groups:
+        group.ranks = cache.ranks
+
+
+@mistake("paged-full", 3)
+def paged_interleave_ignored(cache: Any) -> None:
+    """The ranks take turns after each position."""
+    for group in cache.groups:
+        group.interleave = 1
+
+
+@mistake("paged-full", 5)
+def paged_rank_from_step(cache: Any) -> None:
+    """The first position of each step lies on the first rank."""
+    from_step = "(position - begin) // self.interleave % self.ranks"
+    for group in cache.groups:
+        if not isinstance(group, StateGroup):
+            edit(group, "list_slots", "turn % self.ranks", from_step)
+
+
 # --- layers that read another -----------------------------------------------------------
 
 

@@ -61,8 +61,12 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
     "flight": (0, 0, 1, 2),
+    "ranks": (1, 2, 4),
+    "interleave": (1, 2),
     "lags": (False, True),
     "lookahead": (0, 2, 1, 3, 5),
     "reads": ([], [0], [0, 0], [1], [1, 0], [2, 1]),
 }
-PAGED_TELLS = frozenset({"pool", "entries", "events", "attend", "host_entries", "reuse"})
+PAGED_TELLS = frozenset(
+    {"pool", "entries", "events", "attend", "host_entries", "reuse", "slots"}
+)

@@ -129,7 +129,9 @@ class BlockManager:
     Args:
         groups: for each group, "type" ("full", "sliding", "chunked" or "state"), "block"
             (number of positions of a block), "width" (of a window or a chunk), and "lags"
-            (whether a step may leave out the group), if it may.
+            (whether a step may leave out the group), if it may. A "full" group whose
+            positions several ranks share out has their number in "ranks", and the number
+            of consecutive positions on a rank in "interleave".
         blocks: number of blocks.
         max_length: maximum number of tokens of a request.
         unit: number of tokens that divides the length of every hit and every block; None
@@ -160,6 +162,7 @@ class BlockManager:
         ]
         full = [group for group in groups if group["type"] == "full"]
         self.full_blocks = [group["block"] for group in full]
+        self.ranks = max(group.get("ranks", 1) for group in groups)
         self.max_length, self.prefix_cache = max_length, prefix_cache
         self.dropped = self.unit if drop_last else 0
         self.requests: dict[str, PagedRequest] = {}
@@ -589,6 +592,20 @@ class BlockManager:
     def tables(self, request: str) -> list[list[int | None]]:
         tables = self.get(request).tables
         return [list(table) for table in tables or ()]
+
+    def slots(self, request: str) -> list[list[list[int | None]]]:
+        """Returns the slots to which the planned step writes on each rank; see
+        `harness.backends.paged`."""
+        wanted = self.get(request)
+        [part] = [part for part in self.step if part.request is wanted]
+        pairs = list(zip(self.groups, part.tables, strict=True))
+        return [
+            [
+                group.list_slots(table, part.start, part.end, rank)
+                for group, table in pairs
+            ]
+            for rank in range(self.ranks)
+        ]
 
     def copies(self) -> list[tuple[int, int]]:
         copies, self.pending = self.pending, []

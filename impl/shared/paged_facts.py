@@ -118,11 +118,20 @@ def open_paged(
             None if the harness stores K and V.
     """
     names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
-    options = config["groups"], *(config[name] for name in names)
+    options = share_out(config), *(config[name] for name in names)
     if memory is None:
         return Telling(*options, host=config["host"])
     more = {"host_memory": host_memory, "reads": config["reads"]}
     return TellingStorage(memory, *options, **more)
+
+
+def share_out(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the groups of a config; the ranks share out the "full" groups."""
+    ranks = {name: config[name] for name in ("ranks", "interleave")}
+    return [
+        {**group, **(ranks if group["type"] == "full" else {})}
+        for group in config["groups"]
+    ]
 
 
 def get_room(config: Mapping[str, Any], field: str) -> tuple[int, int, int]:

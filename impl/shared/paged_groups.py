@@ -23,9 +23,11 @@ class Group(ABC):
 
     Attributes:
         lags: whether a step may leave out the layers.
+        ranks: number of ranks that share out the positions; 1 if every rank stores all.
+        interleave: number of consecutive positions on a rank.
     """
 
-    lags = False
+    lags, ranks, interleave = False, 1, 1
 
     def __init__(self, number: int, block: int, pool: BlockPool, unit: int) -> None:
         self.number, self.block, self.pool, self.unit = number, block, pool, unit
@@ -62,6 +64,20 @@ class Group(ABC):
         block = table[position // self.block]
         assert block is not None
         return block, position % self.block
+
+    def list_slots(
+        self, table: Table, begin: int, end: int, rank: int
+    ) -> list[int | None]:
+        """Lists the slots of the positions [begin, end) on a rank; None for positions of
+        other ranks. A block takes block / ranks slots of each rank."""
+        size, slots = self.block // self.ranks, list[int | None]()
+        for position in range(begin, end):
+            block, index = self.locate(table, position)
+            turn, offset = divmod(index, self.interleave)
+            slot = block * size + turn // self.ranks * self.interleave + offset
+            is_here = self.ranks == 1 or turn % self.ranks == rank
+            slots.append(slot if is_here else None)
+        return slots
 
     def list_written(self, start: int, end: int, length: int) -> list[int]:
         """Lists the table indexes of the blocks to which the step [start, end) writes;
@@ -179,6 +195,11 @@ class StateGroup(Group):
                 return hit
         return 0
 
+    def list_slots(
+        self, table: Table, begin: int, end: int, rank: int
+    ) -> list[int | None]:
+        return []  # states lie in their blocks, on all ranks
+
     def get_index(self, end: int, length: int) -> int:
         """Returns the table index of the state after `end` tokens and drafts.
 
@@ -240,7 +261,7 @@ class StateGroup(Group):
 def make_group(
     number: int, config: Mapping[str, Any], pool: BlockPool, unit: int
 ) -> Group:
-    """Makes the group of an entry of `groups`: {"type": …, "block": …, "width": …}."""
+    """Makes the group of an entry of `groups`; see `impl.shared.paged.BlockManager`."""
     kind, block = config["type"], config["block"]
     if kind == "sliding":
         return SlidingGroup(number, block, pool, unit, config["width"])
@@ -250,4 +271,6 @@ def make_group(
         return StateGroup(number, block, pool, unit)
     group = FullGroup(number, block, pool, unit)
     group.lags = config.get("lags", False)
+    group.ranks = config.get("ranks", 1)
+    group.interleave = config.get("interleave", 1)
     return group

@@ -12,11 +12,11 @@ from lockstep.harness.contracts import CONTRACTS
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.programs.program import Program
 from lockstep.impl.shared.operations import PAGED_OPERATIONS
-from lockstep.impl.shared.paged_facts import Telling
+from lockstep.impl.shared.paged_facts import Telling, share_out
 from tests.harness.building import make as make_program
 from tests.harness.misbehaving import correct
 
-TOLD = frozenset({"pool", "entries", "events"})
+TOLD = frozenset({"pool", "entries", "events", "slots"})
 FULL = {"type": "full", "layers": 1}
 GROUPS = (
     [{**FULL, "block": 2}],
@@ -52,7 +52,7 @@ class Manager(Telling):
     def __init__(self, config: Mapping[str, Any]) -> None:
         names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
         options = [config[name] for name in names]
-        super().__init__(config["groups"], *options, host=config["host"])
+        super().__init__(share_out(config), *options, host=config["host"])
 
 
 def declare(cache: Any = Manager, name: str = "paging", **promises: Any) -> Backend:

@@ -104,10 +104,10 @@ def test_what_a_request_needs_stands_in_slots() -> None:
     state = reach(*BEGUN, groups=[STATE])
     request = state.cache.requests["a"]
     assert [one.position for one in list_needs(state, request, 5)] == [4]
-    assert locate(state.config, [7, None, 9], 0, 5, 7) == (9, 0)
-    assert locate(sliding.config, [7, None, 9], 0, 1, 7) == (7, 1)
-    assert locate(sliding.config, [7, None, 9], 0, 3, 7) is None
-    assert locate(sliding.config, [7, None, 9], 0, 6, 7) is None
+    assert locate(state.config, [7, None, 9], 0, 5, 7) == [(9, 0)]
+    assert locate(sliding.config, [7, None, 9], 0, 1, 7) == [(7, 1)]
+    assert locate(sliding.config, [7, None, 9], 0, 3, 7) == []
+    assert locate(sliding.config, [7, None, 9], 0, 6, 7) == []
 
 
 # --- references -------------------------------------------------------------------------

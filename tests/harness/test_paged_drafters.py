@@ -159,7 +159,7 @@ def test_states_after_drafts_are_behind_that_of_the_last_token() -> None:
     assert list_state_positions(7, 7, 2, 4) == [3, 4, 5, 6]  # after the step
     assert list_state_positions(5, 5, 2, 6) == [4]  # after `accept`
     found = [locate(model.config, table, 0, position, 4) for position in range(8)]
-    assert found == [None, None, (7, 0), (7, 0), (8, 0), (9, 0), (6, 0), None]
+    assert found == [[], [], *([(block, 0)] for block in (7, 7, 8, 9, 6)), []]
     assert model.count_blocks("a", 3, 7) == 3 + 3  # positions 2 to 6, and three drafts
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cases import Case, Desk, each, read_table, read_words, say
 
-from lockstep.reference.paged import Group, PagedCache
+from lockstep.reference.paged import Group, PagedCache, list_places
 
 TEXT = """
 # --- hits
@@ -480,3 +480,29 @@ def test_the_oldest_position_that_a_token_attends_to(
     group: Group, firsts: Sequence[int]
 ) -> None:
     assert [group.first(query) for query in range(6)] == firsts
+
+
+@pytest.mark.parametrize(
+    ("type", "ranks", "interleave", "places"),
+    [
+        # of each position of a block of four: rank:index on it
+        ("full", 1, 1, "0:0 0:1 0:2 0:3"),
+        ("full", 2, 1, "0:0 1:0 0:1 1:1"),
+        ("full", 2, 2, "0:0 0:1 1:0 1:1"),
+        ("full", 4, 1, "0:0 1:0 2:0 3:0"),
+        ("sliding", 2, 2, "0:0,1:0 0:1,1:1 0:2,1:2 0:3,1:3"),
+        ("chunked", 1, 1, "0:0 0:1 0:2 0:3"),
+        # of eight
+        ("full", 2, 2, "0:0 0:1 1:0 1:1 0:2 0:3 1:2 1:3"),
+    ],
+)
+def test_where_the_ranks_store_the_positions_of_a_block(
+    type: str, ranks: int, interleave: int, places: str
+) -> None:
+    stored = [
+        ",".join(
+            f"{rank}:{at}" for rank, at in list_places(type, index, ranks, interleave)
+        )
+        for index in range(len(places.split()))
+    ]
+    assert " ".join(stored) == places

@@ -310,6 +310,7 @@ LAYER_NUMBER = {"layer": int}
 PAGED: Messages = {
     "tables": ({"request": str}, {"tables": list[list[int | None]]}),
     "copies": ({}, {"copies": NUMBER_PAIRS}),
+    "slots": ({"request": str}, {"slots": list[list[list[int | None]]]}),
     "pool": (
         {},
         {

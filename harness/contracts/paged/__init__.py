@@ -85,7 +85,8 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"extra_keys", "flight", "lags", "reads", "scope", "trees"}
+        | {"extra_keys", "flight", "interleave", "lags", "ranks", "reads", "scope"}
+        | {"trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -125,11 +126,12 @@ class PagedContract(Contract):
     def list_told(self, config: Config, tells: Iterable[str]) -> list[str]:
         """Lists the methods that a cache of `config` needs for the declared `tells`.
 
-        "reuse" needs `entries`. `attend` is not needed if the harness holds K and V.
-        `host_entries` is not needed if the config has no host blocks.
+        "reuse" needs `entries`. `attend` is not needed if the harness holds K and V,
+        `slots` if there is one rank, `host_entries` if there are no host blocks.
         """
         names = {"entries" if name == "reuse" else name for name in tells}
         names -= {"attend"} if config["data"] == "tags" else set()
+        names -= {"slots"} if config["ranks"] == 1 else set()
         return sorted(names if config["host"] else names - {"host_entries"})
 
     def can_be_special(self, config: Config) -> bool:
@@ -161,7 +163,7 @@ class PagedContract(Contract):
             return branching
         if name == "aligned" and "state" not in types:
             return (False,)
-        if name == "reads":
+        if name in ("ranks", "interleave", "reads"):
             return [
                 item for item in options if not self.why_illegal({**config, name: item})
             ]

@@ -9,7 +9,14 @@ from typing import Any
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_index
 from lockstep.harness.contracts.paged.base import list_tokens, uncover
-from lockstep.harness.contracts.paged.contents import Memory, Need, Slot, list_slots
+from lockstep.harness.contracts.paged.contents import (
+    Memory,
+    Need,
+    Slot,
+    list_slots,
+    locate,
+    name_rank,
+)
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
 from lockstep.reference.paged import Content, Request, Space, cover
@@ -66,7 +73,8 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
     for slot, need in list_slots(model, name, tables, begun):
         content = memory.get(slot) if slot else None
         if content != (need.group, need.tag):
-            text = f"is {name_content(content)}" if slot else "has no slot"
+            rank = name_rank(model.config, slot) if slot else ""
+            text = f"is {name_content(content)}{rank}" if slot else "has no slot"
             hint = "" if any(map(list_blocks, tables)) else TAKEN
             raise Broken(
                 "contents",
@@ -287,17 +295,19 @@ def check_entries(
         end = len(inputs)
         is_state = settings["type"] == "state"
         first = end - 1 if is_state else (end - 1) // block * block
+        table = [entry.block] * -(-end // block)
         for position in range(first, end):
-            tag = model.tags.get((space, inputs[: position + 1]))
-            slot = entry.block, 0 if is_state else position % block
-            content = memory.get(slot)
-            if content != (entry.group, tag) and (slot, (entry.group, tag)) not in coming:
-                raise Broken(
-                    "hash",
-                    f"the entry of {describe_prefix(prefix)} names block {entry.block},"
-                    f" which holds {name_content(content)} in place of token {tag} at"
-                    f" position {position}",
-                )
+            wanted = entry.group, model.tags.get((space, inputs[: position + 1]))
+            for slot in locate(model.config, table, entry.group, position, end):
+                content = memory.get(slot)
+                if content != wanted and (slot, wanted) not in coming:
+                    raise Broken(
+                        "hash",
+                        f"the entry of {describe_prefix(prefix)} names block"
+                        f" {entry.block}, which holds {name_content(content)} in place"
+                        f" of token {wanted[1]} at position {position}"
+                        f"{name_rank(model.config, slot)}",
+                    )
 
 
 def follow_events(
@@ -467,9 +477,9 @@ def check_landed(
         if (block, 0) not in memory:  # the source was empty
             continue
         group, _ = memory[block, 0]
-        settings = model.config["groups"][group]
-        end = 0 if settings["type"] == "state" else settings["block"] - 1
-        last = memory.get((block, end))
+        size = model.config["groups"][group]["block"]
+        [slot, *_] = locate(model.config, [block], group, size - 1, size)
+        last = memory.get(slot)
         if last is not None and last not in listed:
             raise Broken(
                 "reuse",

@@ -9,10 +9,14 @@ from lockstep.harness.backends.paged import Ring, Table, Tables
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.core.errors import Broken
-from lockstep.reference.paged import Request
+from lockstep.reference.paged import Request, list_places
 
 Slot = tuple[int, int]
-"""(block, index in the block). A state takes the whole block, with index 0."""
+"""(block, index in the block). A state takes the whole block, with index 0. The indexes
+of rank r begin at r · `RANK`."""
+
+RANK = 16
+"""The number of indexes of a rank: the maximum number of positions of a block."""
 
 Pairs = Sequence[tuple[int, int]]
 """The blocks to copy: (source block, target block)."""
@@ -38,8 +42,9 @@ class Need(NamedTuple):
 
 def locate(
     config: Config, table: Table, group: int, position: int, length: int
-) -> Slot | None:
-    """Returns the slot of a position in a group's table; None if missing or unknown.
+) -> list[Slot]:
+    """Lists the slots of a position in a group's table, one for each rank that stores the
+    position; none if missing or unknown. A state has one slot for all ranks.
 
     Args:
         config: the config of the program.
@@ -51,13 +56,24 @@ def locate(
     """
     settings = config["groups"][group]
     number, index = divmod(position, settings["block"])
+    ranks, interleave = config["ranks"], config["interleave"]
     if settings["type"] == "state":
         last = min(position, length - 1)
-        number, index = last // settings["block"] + position - last, 0
+        number, index, ranks = last // settings["block"] + position - last, 0, 1
     if isinstance(table, Ring) or number >= len(table):
-        return None
+        return []
     block = table[number]
-    return None if block is None else (block, index)
+    if block is None:
+        return []
+    if ranks == 1:
+        return [(block, index)]
+    places = list_places(settings["type"], index, ranks, interleave)
+    return [(block, rank * RANK + index) for rank, index in places]
+
+
+def name_rank(config: Config, slot: Slot) -> str:
+    """Formats the rank of a slot for reports: " on rank 1"; "" without ranks."""
+    return f" on rank {slot[1] // RANK}" if config["ranks"] > 1 else ""
 
 
 def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
@@ -85,7 +101,8 @@ def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
 def list_slots(
     model: PagedModel, name: str, tables: Tables, end: int
 ) -> Iterator[tuple[Slot | None, Need]]:
-    """Yields (slot, content) for each content that a request needs up to `end`.
+    """Yields (slot, content) for each content that a request needs up to `end`, for each
+    rank that stores it.
 
     The contents of rings are skipped.
     """
@@ -93,7 +110,9 @@ def list_slots(
     for need in list_needs(model, request, end):
         table, place = tables[need.group], (need.group, need.position)
         if not isinstance(table, Ring):
-            yield locate(model.config, table, *place, len(request.tokens)), need
+            slots = locate(model.config, table, *place, len(request.tokens))
+            for slot in slots or (None,):
+                yield slot, need
 
 
 def list_state_positions(start: int, end: int, block: int, length: int) -> list[int]:

@@ -90,11 +90,18 @@ WITH_LAGGING: Mapping[str, Sequence[Sequence[Group]]] = {
     ),
 }
 
+SHARED_OUT: Mapping[str, Sequence[Sequence[Group]]] = {
+    "paged-full": ([full(4)], [full(8)], [full(4), full(8)]),
+    HYBRID: ([full(4), sliding(2, 3)], [full(8), chunked(2, 4), state(4)]),
+}
+"""Further models for several ranks."""
+
 
 def list_models(kind: str, declared: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
     """Lists the groups of the models of a kind, for values of `Kind.config`."""
     usual = WITH_LAGGING if any(declared.get("lags", ())) else GROUPS
-    return declared.get("groups", usual[kind])
+    more = SHARED_OUT.get(kind, ()) if max(declared.get("ranks", (1,))) > 1 else ()
+    return declared.get("groups", (*usual[kind], *more))
 
 
 TINY = read_moves(

@@ -79,6 +79,8 @@ CONFIG: Mapping[str, Schema] = {
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     "flight": {**integer(0, 2), "default": 0},
+    "ranks": {**integer(1, 8), "default": 1},
+    "interleave": {**integer(1, 8), "default": 1},
     "reads": {
         "type": "array",
         "maxItems": 4,
@@ -121,6 +123,12 @@ CONFIG: Mapping[str, Schema] = {
 * `flight`: the number of launched steps that may be unfinished while the scheduler goes
   on; 0 if each step ends before the next call.
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
+* `ranks`: the number of ranks that share out the tokens of each request (decode context
+  parallelism). A block has the same number and the same table entry on all ranks.
+  Position p of a "full" group lies on rank (p // `interleave`) mod `ranks`, so that a
+  block of `block` positions takes `block` / `ranks` slots of each rank. All other groups
+  lie on every rank as a whole, as in vLLM (`vllm/v1/worker/gpu/block_table.py`).
+* `interleave`: the number of consecutive positions on a rank.
 * `reads`: for each layer that only reads another layer, the number of that layer. The
   reading layers come after the layers of all groups. In a step, the layers compute one
   after another. A reading layer writes nothing. When it computes, the layer that it reads
@@ -181,6 +189,29 @@ def why_illegal_config(config: Config) -> str | None:
         return "trees needs drafts; set lookahead to 1 or more"
     if config["trees"] and set(types) != {"full"}:
         return "trees needs groups of the type full only"
+    if reason := why_illegal_ranks(config):
+        return f"ranks: {reason}"
+    return None
+
+
+def why_illegal_ranks(config: Config) -> str | None:
+    """Returns why the positions cannot be shared out among the ranks, or None."""
+    ranks, interleave = config["ranks"], config["interleave"]
+    full = [item["block"] for item in config["groups"] if item["type"] == "full"]
+    if ranks == 1:
+        return "one rank has no interleave; set it to 1" if interleave > 1 else None
+    if not full:
+        return "only groups of the type full are shared out, and there is none"
+    for block in full:
+        if block % (ranks * interleave):
+            return (
+                f"ranks · interleave must divide the block of every full group, but"
+                f" {ranks} · {interleave} does not divide {block}"
+            )
+    if config["data"] != "tags":
+        return 'K and V of several ranks are kept by the harness; set data to "tags"'
+    if config["trees"]:
+        return "drafts of trees would move between ranks; set trees to false"
     return None
 
 

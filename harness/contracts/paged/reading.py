@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NoReturn
 
@@ -11,6 +11,7 @@ from lockstep.harness.backends.paged import EVENTS, Entry, Pool, Ring, Table, Ta
 from lockstep.harness.contracts.answers import read_index, read_list, read_object
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.checks import TAKEN, list_blocks
+from lockstep.harness.contracts.paged.contents import RANK, Slot
 from lockstep.harness.contracts.paged.model import name_group
 from lockstep.harness.core.errors import Broken, format_plain
 from lockstep.reference.paged import Extra, cover
@@ -47,6 +48,37 @@ def read_table(answer: Any, location: str, stores: bool) -> Table:
         None if block is None else read_number(location, block, "a block or None")
         for block in table
     ]
+
+
+def read_slots(answer: Any, config: Config, count: int) -> list[list[list[Slot]]]:
+    """Returns for each group the slots of each of `count` positions, on all ranks; an
+    empty list for a state group.
+
+    Args:
+        answer: for each rank and each group, the slot of each position, or None.
+        config: the config of the program.
+        count: the number of positions of the step.
+    """
+    told: list[list[list[Slot]]] = []
+    groups, ranks = config["groups"], config["ranks"]
+    parts = read_list(answer, "slots", ranks)
+    parts = [read_list(part, "slots", len(groups)) for part in parts]
+    for group, *lists in zip(groups, *parts, strict=True):
+        size = group["block"] // (ranks if group["type"] == "full" else 1)
+        length = 0 if group["type"] == "state" else count
+        columns = zip(*(read_list(item, "slots", length) for item in lists), strict=True)
+        told.append([read_places(column, size) for column in columns])
+    return told
+
+
+def read_places(slots: Sequence[Any], size: int) -> list[Slot]:
+    """Returns the slots of one position; `slots` has its slot on each rank, or None."""
+    pairs = [(rank, slot) for rank, slot in enumerate(slots) if slot is not None]
+    wanted = "a slot or None"
+    numbers = [
+        (rank, *divmod(read_number("slots", slot, wanted), size)) for rank, slot in pairs
+    ]
+    return [(block, rank * RANK + index) for rank, block, index in numbers]
 
 
 def read_copies(answer: Any, name: str) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -19,6 +20,7 @@ from lockstep.harness.contracts.paged.contents import (
     copy_blocks,
     list_state_positions,
     locate,
+    name_rank,
 )
 from lockstep.harness.contracts.paged.model import (
     PagedModel,
@@ -40,14 +42,25 @@ Settled = Sequence[tuple[str, int, int]]
 
 
 class GroupStep(NamedTuple):
-    """The part of one request in a step, and its table in one group."""
+    """The part of one request in a step, and its table in one group.
+
+    Attributes:
+        slots: for each position of the step, the slots that the backend writes; empty if
+            it does not tell them.
+    """
 
     part: Part
     group: int
     table: Table
+    slots: Sequence[Sequence[Slot]]
 
-    def locate(self, config: Config, position: int) -> Slot | None:
+    def locate(self, config: Config, position: int) -> list[Slot]:
         return locate(config, self.table, self.group, position, self.part.length)
+
+    def list_written(self, config: Config, position: int) -> Sequence[Slot]:
+        """Lists the slots to which the step writes a position."""
+        at = position - self.part.start
+        return self.slots[at] if self.slots else self.locate(config, position)
 
 
 class Flight(NamedTuple):
@@ -252,7 +265,9 @@ class PagedSystem(System):
         told = [(part, self.cache.tables(part.name)) for part in step]
         kept = [(part, tables, self.freeze(tables, part.name)) for part, tables in told]
         tasks = [
-            GroupStep(part, *item) for part, _, copy in kept for item in enumerate(copy)
+            GroupStep(part, *item)
+            for part, _, copy in kept
+            for item in zip(count(), copy, self.read_slots(part), strict=False)
         ]
         self.flights.append(Flight(kept, tasks, [], []))
 
@@ -284,6 +299,14 @@ class PagedSystem(System):
         self.check_published(settled, model, flight.entries)
         both = zip(flight.tasks, answers, strict=True)
         return {"caches": [item for task, item in both if task.part in model.returned]}
+
+    def read_slots(self, part: Part) -> Sequence[Sequence[Sequence[Slot]]]:
+        """Returns `GroupStep.slots` of each group."""
+        if "slots" not in self.declared.tells or self.config["ranks"] == 1:
+            return [()] * len(self.groups)
+        self.compared["slots"] += 1
+        answer = self.cache.slots(part.name)
+        return reading.read_slots(answer, self.config, part.end - part.start)
 
     def freeze(self, tables: Any, name: str) -> Tables:
         """Returns a copy of the tables of a request, which does not change any more."""
@@ -343,10 +366,9 @@ class PagedSystem(System):
             positions = list_state_positions(start, end, block, length)
             due = min(end, length) - 1
         for position in positions:
-            slot = task.locate(self.config, position)
-            if slot is not None:
-                memory[slot] = task.group, tags[position]
-            elif position >= due:
+            slots = task.list_written(self.config, position)
+            memory.update(dict.fromkeys(slots, (task.group, tags[position])))
+            if not slots and not task.slots and position >= due:
                 raise Broken(
                     "table",
                     f"position {position} of request {name}, group {task.group},"
@@ -370,17 +392,19 @@ class PagedSystem(System):
         not a token."""
         contents: list[Any] = []
         for position in range(begin, end):
-            slot = task.locate(self.config, position)
-            content = None if slot is None else self.contents.device.get(slot)
-            if slot is None:
-                contents.append("no slot")
-            elif content is None:
-                contents.append(f"nothing (block {slot[0]})")
-            elif content[0] != task.group:
-                contents.append(f"token {content[1]} of group {content[0]}")
-            else:
-                contents.append(content[1])
+            slots = task.locate(self.config, position)
+            found = [self.read_slot(task.group, slot) for slot in slots] or ["no slot"]
+            wrong = [item for item in found if item != found[0] or isinstance(item, str)]
+            contents.append(wrong[0] if wrong else found[0])
         return contents
+
+    def read_slot(self, group: int, slot: Slot) -> int | str:
+        content, rank = self.contents.device.get(slot), name_rank(self.config, slot)
+        if content is None:
+            return f"nothing (block {slot[0]}{rank})"
+        if content[0] != group:
+            return f"token {content[1]} of group {content[0]}{rank}"
+        return content[1]
 
     # --- arrays -------------------------------------------------------------------------
 
@@ -419,9 +443,9 @@ class PagedSystem(System):
         token."""
         named = list(seen)
         for at, content in enumerate(seen):
-            slot = task.locate(self.config, first + at)
-            if isinstance(content, str) and slot is not None:
-                named[at] = f"{content} (block {slot[0]})"
+            slots = task.locate(self.config, first + at)
+            if isinstance(content, str) and slots:
+                named[at] = f"{content} (block {slots[0][0]})"
         return named
 
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:

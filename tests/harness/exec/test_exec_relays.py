@@ -101,6 +101,14 @@ def test_one_that_is_correct_agrees(start: Start, kind: str) -> None:
             assert run_program(program, correct, every=every).divergence is None
 
 
+def test_slots_of_ranks_are_relayed(start: Start) -> None:
+    correct = load(start("paged-full"), Limits(strict=True))
+    config = {"kind": "paged-full", "ranks": 2, "extra_keys": True}
+    program = make(*PAGED[:4], contract="paged", **config)
+    result = run_program(program, correct, every=True)
+    assert result.divergence is None and result.comparisons.compared["slots"]
+
+
 def test_a_copy_of_a_single_list_has_its_offsets(start: Start) -> None:
     """Nothing of the protocol tells them again."""
     correct = load(start("batch-list"))
