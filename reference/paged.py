@@ -14,6 +14,10 @@ the input is also the key of the extra and the offset of the position in the ext
 requests thus share their first n positions if and only if their namespaces, their
 adapters and their first n tokens are equal, and also their extras, as far as these lie
 before n. A namespace never stands for an adapter, nor an adapter for a namespace.
+
+When the weights of the model change, all that is computed already is out of date, and
+nobody may hit it. Requests that hold such content go on with it. What they compute later
+depends on it, and nobody may hit that either.
 """
 
 from __future__ import annotations
@@ -44,6 +48,10 @@ Content = tuple[Space, tuple[Input, ...]]
 
 Extra = tuple[int, int, str]
 """The positions [first, end) and the key of an extra."""
+
+Weights = tuple[int, ...]
+"""The changes of the weights before K and V of a position were computed: for each change,
+the number of tokens before the position whose K and V are older than the change."""
 
 
 def cover(tokens: Sequence[int], extras: Sequence[Extra]) -> list[Input]:
@@ -132,9 +140,13 @@ class Request:
         transfer: the name of this transfer.
         admitted: number of tokens for which the request has slots, computed or not.
         skipped: the positions where steps began that left out the groups that may lag.
+        changes: for each change of the weights so far, the number of tokens with K and V
+            before it: 0 unless the request still has some of them.
     """
 
-    def __init__(self, tokens: Sequence[Input], space: Space) -> None:
+    def __init__(
+        self, tokens: Sequence[Input], space: Space, changes: Sequence[int] = ()
+    ) -> None:
         self.tokens, self.space = list(tokens), space
         self.drafts: list[int] = []
         self.parents: list[int] = []
@@ -143,6 +155,7 @@ class Request:
         self.awaited = self.admitted = 0
         self.transfer: str | None = None
         self.skipped: list[int] = []
+        self.changes = list(changes)
 
     @property
     def known(self) -> list[Input]:
@@ -188,6 +201,15 @@ class Request:
         path = self.list_path(position + 1 - len(self.tokens))
         return self.space, (*self.tokens[: position + 1], *path)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether any K and V are of older weights."""
+        return any(self.changes)
+
+    def get_weights(self, position: int) -> Weights:
+        """Returns the weights on which K and V of a position depend."""
+        return tuple(change for change in self.changes if change <= position)
+
     def count_valid(self, group: Group, end: int) -> int:
         """Returns how many of the first `end` tokens have K and V in a group, if `end`
         tokens are computed.
@@ -197,12 +219,19 @@ class Request:
         """
         return min([end, *self.skipped]) if group.lags else end
 
-    def drop(self) -> None:
-        """Drops the drafts, the slots and the transfer; the tokens stay."""
+    def drop(self, kept: int = 0) -> None:
+        """Drops the drafts, the transfer, and all slots except those of the first `kept`
+        computed tokens; the tokens stay."""
         self.drafts, self.parents, self.skipped = [], [], []
-        self.is_held, self.transfer = False, None
-        self.computed = self.launched = self.scheduled = 0
+        self.is_held, self.transfer = kept > 0, None
+        self.launched = self.scheduled = 0
         self.awaited = self.admitted = 0
+        self.cut(kept)
+
+    def cut(self, computed: int) -> None:
+        """Keeps K and V of the first `computed` tokens."""
+        self.computed = computed
+        self.changes = [min(change, computed) for change in self.changes]
 
 
 class PagedCache:
@@ -225,6 +254,7 @@ class PagedCache:
             slots of the step, and its number of tokens in the step.
         past: the space and the computed tokens of requests when they released them.
         transfers: name of each running transfer → the request that began it.
+        changes: the number of changes of the weights so far.
     """
 
     def __init__(
@@ -242,6 +272,7 @@ class PagedCache:
         self.flights: list[list[tuple[Request, int]]] = []
         self.past: list[Content] = []
         self.transfers: dict[str, Request] = {}
+        self.changes = 0
 
     def open(
         self,
@@ -269,7 +300,7 @@ class PagedCache:
             raise ValueError(f"open: there is a request {name} already")
         if not tokens:
             raise ValueError("open: a request has at least one token")
-        self.requests[name] = Request(tokens, space)
+        self.requests[name] = Request(tokens, space, [0] * self.changes)
 
     def get(self, name: str) -> Request:
         if name not in self.requests:
@@ -312,6 +343,7 @@ class PagedCache:
             if in_step and not is_late
             else self.get_complete(donor)
             for donor in self.requests.values()
+            if not donor.is_stale
         ]
         reused = tuple(request.tokens[:hit])
         return any(
@@ -427,7 +459,7 @@ class PagedCache:
             )
         request.tokens += [*request.list_path(kept), sampled]
         request.drafts, request.parents = list(drafts), list(parents)
-        request.computed = len(request.tokens) - 1
+        request.cut(len(request.tokens) - 1)
 
     def has_sampled(self, request: Request) -> bool:
         return (
@@ -464,8 +496,10 @@ class PagedCache:
             self.remember(request)
 
     def remember(self, request: Request) -> None:
-        """Adds the computed and launched tokens of a request to `past`."""
-        self.past.append(self.get_complete(request))
+        """Adds the computed and launched tokens of a request to `past`, unless some are
+        of older weights."""
+        if not request.is_stale:
+            self.past.append(self.get_complete(request))
 
     @property
     def is_idle(self) -> bool:
@@ -483,6 +517,17 @@ class PagedCache:
         if is_idle:
             self.past = []
         return is_idle
+
+    def update_weights(self) -> None:
+        """Records that the weights of the model have changed.
+
+        Launched steps execute with the older weights, and the planned step with the new
+        ones. Requests keep the K and V that they have or wait for. None of these can be
+        hit any more, nor what a request computes after them, until it has no slots.
+        """
+        self.past, self.changes = [], self.changes + 1
+        for request in self.requests.values():
+            request.changes.append(request.settled)
 
     # --- transfers ----------------------------------------------------------------------
 
@@ -539,8 +584,7 @@ class PagedCache:
         request = self.end(transfer)
         if request is not None:
             self.remember(request)  # what has arrived may be hit
-            request.drop()
-            request.is_held, request.computed = kept_tokens > 0, kept_tokens
+            request.drop(kept_tokens)
 
     def end(self, transfer: str) -> Request | None:
         """Removes a transfer.
@@ -584,8 +628,9 @@ class PagedCache:
             raise ValueError("fork: the new request has no token to compute")
         self.add(target, [*origin.chain, *tokens], origin.space)
         self.requests[target].is_held = True
-        self.requests[target].computed = len(origin.chain)
         self.requests[target].skipped = list(origin.skipped)
+        self.requests[target].changes = list(origin.changes)
+        self.requests[target].cut(len(origin.chain))
 
     def rewind(self, name: str, to: int, tokens: Sequence[int]) -> None:
         """Keeps the first `to` tokens of a `chain` and replaces the rest by `tokens`.
@@ -599,6 +644,6 @@ class PagedCache:
             raise ValueError(f"rewind: {name} to {to}")
         self.remember(request)
         request.tokens = [*request.chain[:to], *tokens]
-        request.drafts, request.parents = [], []
-        request.computed, request.admitted = to, to
+        request.drafts, request.parents, request.admitted = [], [], to
+        request.cut(to)
         request.skipped = [position for position in request.skipped if position < to]

@@ -77,8 +77,8 @@ a method but a promise about the entries: all tokens that a step computes can be
 after `run` or `finish`; tokens that a load copies can be hit after `landed`; tokens that
 an offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
 the entries allow; and if the cache has the method `pool`, an entry goes only if no block
-is free after the operation, except in `evict`, `reset`, `restore`, and `free` without
-reuse."""
+is free after the operation, except in `evict`, `reset`, `restore`, `update_weights`, and
+`free` without reuse."""
 
 
 class PagedCache(Protocol):
@@ -240,6 +240,16 @@ class PagedCache(Protocol):
     def reset(self) -> bool:
         """Drops all cached prefixes. Returns False, and changes nothing, if a request
         holds slots or a transfer has not ended."""
+
+    def update_weights(self) -> None:
+        """Tells that the weights of the model have changed: drops all cached prefixes, in
+        all memory.
+
+        Launched steps execute with the older weights, the planned step with the new ones.
+        Requests keep their K and V, also those that launched steps and transfers still
+        write. Nothing of this may be hit, nor what a request computes after it. A request
+        that has released all its slots is computed anew.
+        """
 
     # --- transfers: other memory has blocks with numbers of their own ------------------
 

@@ -12,7 +12,7 @@ from lockstep.harness.core.errors import Broken, format_plain
 OPERATIONS = frozenset(
     {
         *("open", "match", "schedule", "run", "launch", "finish", "accept", "preempt"),
-        *("free", "fork", "rewind", "evict", "reset"),
+        *("free", "fork", "rewind", "evict", "reset", "update_weights"),
     }
 )
 """The calls of a scheduler, in which a cache makes choices."""

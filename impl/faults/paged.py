@@ -393,6 +393,42 @@ def paged_flight_without_hold(cache: Any) -> None:
     cache.hold = lambda flight, blocks: None
 
 
+# --- new weights ------------------------------------------------------------------------
+
+
+@mistake("paged-full", 4, "NeMo-RL PR#4018, SkyRL PR#1824")
+def paged_update_when_idle(cache: Any) -> None:
+    """When the weights change while requests hold blocks, older prefixes stay."""
+    update = cache.update_weights
+    cache.update_weights = lambda: update() if cache.is_idle else None
+
+
+@mistake("paged-full", 6)
+def paged_stale_published(cache: Any) -> None:
+    """What a request computes after a change of the weights can be hit, although it
+    depends on older K and V."""
+    change_stale(cache, lambda request: False)
+
+
+@mistake("paged-full", 6)
+def paged_stale_in_flight(cache: Any) -> None:
+    """A request goes on as if it were new if a launched step computes all that it has of
+    older weights."""
+    change_stale(cache, lambda request: request.computed + request.awaited > 0)
+
+
+def change_stale(cache: Any, is_stale: Callable[[Any], bool]) -> None:
+    """Changes which requests are stale after a change of the weights."""
+    update = cache.update_weights
+
+    def update_wrongly() -> None:
+        update()
+        for request in cache.requests.values():
+            request.is_stale = is_stale(request)
+
+    cache.update_weights = update_wrongly
+
+
 # --- trees of drafts --------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.impl.faults.fault import mistake
+from lockstep.impl.faults.fault import edit, mistake
 from lockstep.impl.faults.paged import keep_keys
 from lockstep.impl.shared.paged import find
 from lockstep.impl.shared.paged_groups import StateGroup
@@ -57,6 +57,19 @@ def paged_withdrawn_on_host(cache: Any) -> None:
         cache.host.forget = forget
 
     cache.withdraw = withdraw_here
+
+
+@mistake("paged-full", 6)
+def paged_older_on_host(cache: Any) -> None:
+    """When the weights change, the host keeps older prefixes."""
+    cache.host.forget_all = lambda: None
+
+
+@mistake("paged-full", 6)
+def paged_older_lands(cache: Any) -> None:
+    """What lands on the host after a change of the weights can be hit, although it is
+    older."""
+    edit(cache, "update_weights", "under_way.end *= not under_way.leaves", "pass")
 
 
 @mistake("paged-state", 3, "vLLM#53505")

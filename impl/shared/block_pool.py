@@ -142,6 +142,11 @@ class BlockPool:
             del self.cached[block]
             self.free.append(block)
 
+    def forget_all(self) -> None:
+        """Removes all keys of all blocks."""
+        for block in range(self.count):
+            self.forget(block)
+
     def find(self, group: int, key: bytes) -> int | None:
         return self.entries[group].get(key)
 

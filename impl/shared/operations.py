@@ -45,6 +45,7 @@ PAGED_OPERATIONS = frozenset(
             "rewind",
             "evict",
             "reset",
+            "update_weights",
             "offload",
             "load",
             "landed",

@@ -39,6 +39,8 @@ class PagedRequest:
             0 without a transfer.
         transfer: the name of this transfer.
         lost: the first position that steps left out in groups that may lag.
+        is_stale: whether some of its K and V are of older weights, so that other requests
+            cannot hit what it computes.
     """
 
     def __init__(self, tokens: Sequence[int], prefix_hash: PrefixHash) -> None:
@@ -51,6 +53,7 @@ class PagedRequest:
         self.passed: list[int] = []
         self.transfer: str | None = None
         self.lost = maxsize
+        self.is_stale = False
 
     def set_computed(self, count: int) -> None:
         """Sets the number of computed tokens of a request that no step computes."""
@@ -395,7 +398,8 @@ class BlockManager:
         not need."""
         assert request.tables is not None
         settled = min(request.begun, len(request.tokens))
-        if self.prefix_cache and settled >= request.published + self.unit:
+        publishes = self.prefix_cache and not request.is_stale
+        if publishes and settled >= request.published + self.unit:
             keys = request.hash.extend(request.tokens)
             for group, table in zip(self.groups, request.tables, strict=True):
                 end = request.count_valid(group, settled)
@@ -494,6 +498,7 @@ class BlockManager:
             self.blocks.release(reversed(list_held(table)))
         request.tables, request.transfer = None, None
         request.published, request.awaited, request.lost = 0, 0, maxsize
+        request.is_stale = False
         request.set_computed(0)
 
     def withdraw(self, request: PagedRequest) -> None:
@@ -509,7 +514,9 @@ class BlockManager:
 
     def list_settled(self, request: PagedRequest, group: Group) -> list[bytes]:
         """Lists the keys of the tokens that are computed, launched or being loaded in a
-        group."""
+        group, and that can be hit."""
+        if request.is_stale:
+            return []
         settled = request.count_valid(group, max(request.begun, request.awaited))
         return request.hash.extend(request.tokens)[: settled // self.unit]
 
@@ -527,6 +534,13 @@ class BlockManager:
             return False
         self.blocks.evict(self.blocks.count)
         return True
+
+    def update_weights(self) -> None:
+        """Removes all prefixes; what requests hold now, or compute later after it, cannot
+        be hit."""
+        self.blocks.forget_all()
+        for request in self.requests.values():
+            request.is_stale |= max(request.begun, request.awaited) > 0
 
     # --- branches -----------------------------------------------------------------------
 
@@ -552,7 +566,7 @@ class BlockManager:
         branch.tables = [list(table) for table in request.tables]
         branch.set_computed(len(chain))
         branch.published, branch.passed = request.published, [*request.passed]
-        branch.lost = request.lost
+        branch.lost, branch.is_stale = request.lost, request.is_stale
         for table in branch.tables:
             self.blocks.hold(list_held(table))
         self.confirm(request, branch.tables, request.computed - len(request.tokens))

@@ -328,6 +328,12 @@ class TieredManager(BlockManager):
                 if key in entries:
                     self.host.forget(entries[key])
 
+    def update_weights(self) -> None:
+        super().update_weights()
+        self.host.forget_all()
+        for under_way in self.transfers.values():
+            under_way.end *= not under_way.leaves
+
     def reset(self) -> bool:
         if not self.is_idle:
             return False

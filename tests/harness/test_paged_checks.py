@@ -151,7 +151,13 @@ def test_the_blocks_of_a_ring_are_counted() -> None:
 
 # --- entries ----------------------------------------------------------------------------
 
-HELD = {(3, 0): (0, 0), (3, 1): (0, 1), (4, 0): (0, 2), (4, 1): (0, 3), (5, 0): (0, 4)}
+HELD = {
+    (3, 0): (0, 0, ()),
+    (3, 1): (0, 1, ()),
+    (4, 0): (0, 2, ()),
+    (4, 1): (0, 3, ()),
+    (5, 0): (0, 4, ()),
+}
 """What BEGUN wrote to blocks 3, 4 and 5: slot → (group, tag)."""
 
 
@@ -186,8 +192,8 @@ def test_an_entry_of_another_group_lies() -> None:
 def test_a_state_stands_for_all_its_tokens() -> None:
     model = reach(*BEGUN, groups=[STATE])
     entries = [Entry(0, None, (1, 2, 3, 4), 6)]
-    check_entries(model, entries, {(6, 0): (0, 3)}, {})
-    words = refuse(check_entries, model, entries, {(6, 0): (0, 2)}, {})
+    check_entries(model, entries, {(6, 0): (0, 3, ())}, {})
+    words = refuse(check_entries, model, entries, {(6, 0): (0, 2, ())}, {})
     assert "holds token 2 in place of token 3 at position 3" in words
 
 
@@ -215,7 +221,7 @@ def test_an_entry_stands_for_its_adapter_and_its_extras() -> None:
     ops = opened, ask("schedule", "a"), RUN
     model = reach(*ops, extra_keys=True)
     right = Entry(0, None, (1, 2), 3, "x", ((0, 2, "k"),))
-    check_entries(model, [right], {(3, 0): (0, 0), (3, 1): (0, 1)}, {})
+    check_entries(model, [right], {(3, 0): (0, 0, ()), (3, 1): (0, 1, ())}, {})
     wrong = [
         right._replace(adapter=None),
         right._replace(adapter=None, namespace="x"),
@@ -225,7 +231,7 @@ def test_an_entry_stands_for_its_adapter_and_its_extras() -> None:
     ]
     for entry in wrong:
         words = refuse(
-            check_entries, model, [entry], {(3, 0): (0, 0), (3, 1): (0, 1)}, {}
+            check_entries, model, [entry], {(3, 0): (0, 0, ()), (3, 1): (0, 1, ())}, {}
         )
         assert "in place of token None" in words
     named = "the tokens [1, 2] (namespace None, adapter x, extras [[0, 2, 'k']], group 0)"

@@ -103,7 +103,10 @@ def test_after_a_restore_there_are_no_requests() -> None:
     [*_, last] = walk(draw_up(*again))
     assert list(last.model.cache.requests) == ["b"]
     skipped = run_on(Manager, {"op": "restore"})
-    assert (skipped.skipped, skipped.why_skipped) == (1, "nothing was saved")
+    assert (skipped.skipped, skipped.why_skipped) == (
+        1,
+        "nothing was saved with these weights",
+    )
 
 
 # --- what must not happen meanwhile -----------------------------------------------------
@@ -188,20 +191,22 @@ def test_what_nobody_may_reuse_need_not_be_loaded() -> None:
 
 def test_a_transfer_copies_what_is_there_when_it_lands() -> None:
     contents = Contents()
-    contents.device = {(1, 0): (0, 10), (1, 1): (0, 11), (2, 0): (0, 12)}
-    contents.host = {(5, 0): (0, 99)}
+    contents.device = {(1, 0): (0, 10, ()), (1, 1): (0, 11, ()), (2, 0): (0, 12, (1,))}
+    contents.host = {(5, 0): (0, 99, ())}
     contents.begin("t", [(1, 5), (2, 6)], leaves=True)
     assert contents.host == {}
-    contents.device[1, 1] = 0, 20
+    contents.device[1, 1] = 0, 20, ()
     assert contents.list_busy(on_host=False) == {1: "t", 2: "t"}
     assert contents.list_busy(on_host=True) == {5: "t", 6: "t"}
     assert len(contents.transfers["t"].pairs) == 2
     contents.end("t")
-    assert contents.host == {(5, 0): (0, 10), (5, 1): (0, 20), (6, 0): (0, 12)}
+    second = {(5, 0): (0, 10, ()), (5, 1): (0, 20, ())}
+    assert contents.host == {**second, (6, 0): (0, 12, (1,))}
     contents.begin("u", [(5, 1), (6, 3)], leaves=False)
-    assert contents.device == {(2, 0): (0, 12)}
+    assert contents.device == {(2, 0): (0, 12, (1,))}
     contents.end("u", 1)
-    assert contents.device == {(2, 0): (0, 12), (1, 0): (0, 10), (1, 1): (0, 20)}
+    first = {(1, 0): (0, 10, ()), (1, 1): (0, 20, ())}
+    assert contents.device == {(2, 0): (0, 12, (1,)), **first}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5, and `paren
 makes a tree of its drafts. `is a` answers with its tokens, its drafts, and how many are
 computed; `-` for none. `content a 4` answers with the inputs up to the token in the slot
 of position 4, `slots a` with the number of tokens for which it has slots, `losers a` with
-the requests that may lose theirs to it.
+the requests that may lose theirs to it. `update` changes the weights; `weights a 3`
+answers with the changes before K and V of position 3 were computed, each as the number of
+tokens before it.
 """
 
 from __future__ import annotations
@@ -379,6 +381,52 @@ a request that waits for its next step
 also if it waits for a transfer or shares its slots
     full | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2; open c 1;
     losers c > b; landed t; losers c > b; fork b d 9; losers c > b d
+# --- weights
+older weights are never hit
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3; hits b > 0 1 2; update;
+    hits b > 0; take b 9; run; open c 1 2 3; hits c > 0 1 2
+a request goes on, and what it computes later is not hit either
+    full | open a 1 2 3; take a 9; run; update; accept a 4; take a 9; run;
+    is a > 1 2 3 4, -, 4; open b 1 2 3 4 5; hits b > 0; free a; hits b > 0
+two requests with one prefix: what is computed anew may be hit
+    full | open a 1 2 3 4; take a 2; run; update; open b 1 2 3 4; take b 9; run; take a 9;
+    run; free b; open c 1 2 3 4; hits c > 0 1 2 3; free a; hits c > 0 1 2 3
+one that has let go of its slots computes everything anew
+    full | open a 1 2 3; take a 9; run; update; preempt a; hits a > 0; take a 2; run;
+    open b 1 2 3; hits b > 0 1 2
+a launched step has the older weights, the planned step the new ones
+    full | open a 1 2 3; open b 4 5 6; take a 9; launch; take b 9; update; open c 1 2 3;
+    open d 4 5 6; hits c > 0; hits d > 0 1 2; launch; finish; finish; hits c > 0;
+    hits d > 0 1 2
+a launched step of one that has ended
+    full | open a 1 2 3; take a 9; launch; free a; open b 1 2 3; hits b > 0 1 2; update;
+    hits b > 0; finish; hits b > 0
+a hit in the planned step is older
+    full | open a 1 2 3; take a 9; run; open b 1 2 3; take b 9 hit=2; update; run;
+    open c 1 2 3; hits c > 0
+a fork and a rewind go on with what is older
+    full | open a 1 2 3; take a 9; run; update; fork a b 9; take b 9; run;
+    open c 1 2 3 9 9; hits c > 0; rewind a 1 7; take a 9; run; open d 1 7 7; hits d > 0;
+    weights b 3 > 3; weights a 1 > 1
+a load
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3; load b t 2; update;
+    landed t; take b 9; run; is b > 1 2 3, -, 3; open c 1 2 3; hits c > 0
+a load that fails
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3; load b t 2; update;
+    failed t 1; open c 1 2 3; hits c > 0; take b 9; run; hits c > 0; preempt b; take b 9;
+    run; hits c > 0 1 2
+a load that fails, and nothing is kept
+    full | open a 1 2 3; take a 9; run; free a; open b 1 2 3; load b t 2; update;
+    failed t; open c 1 2 3; hits c > 0; take b 9; run; hits c > 0 1 2
+each position has the weights that its K and V depend on
+    full | update; open a 1 2 3 4 5; take a 2; run; update; take a 1; run; update; update;
+    take a 9; run; weights a 1 > 0; weights a 2 > 0 2; weights a 3 > 0 2 3 3; preempt a;
+    weights a 3 > 0 0 0 0
+rejected drafts are older than what comes in their place
+    full | open a 1 2; take a 9; run; accept a 3 drafts=[4,5,6]; take a 9; run; update;
+    weights a 5 > -; accept a 7 kept=1; weights a 3 > -; weights a 4 > 4
+a reset forgets nothing that is held
+    full | open a 1 2 3; take a 9; run; update; reset > no; free a; reset > yes
 # --- mistakes
 names and tokens
     full | open a > error: open: a request has at least one token; open a 1;
@@ -456,6 +504,12 @@ class PagedDesk(Desk):
 
     def do_fork(self, source: str, target: str, *tokens: int) -> None:
         self.cache.fork(source, target, tokens)
+
+    def do_update(self) -> None:
+        self.cache.update_weights()
+
+    def do_weights(self, name: str, position: int) -> Any:
+        return self.cache.requests[name].get_weights(position)
 
     def do_rewind(self, name: str, to: int, *tokens: int) -> None:
         self.cache.rewind(name, to, tokens)

@@ -315,3 +315,36 @@ class Reset(PagedOperation):
         if answer.get("ok") and model.cache.is_idle:
             system.check_empty()
         return answer
+
+
+class UpdateWeights(PagedOperation):
+    """Reports that the weights of the model have changed. Launched steps execute with the
+    older weights. Requests keep their K and V, but nothing that is computed or being
+    loaded can be hit any more, nor what these requests compute until they have released
+    all slots.
+
+    Answer: `{}`.
+    """
+
+    name, has_misuse = "update_weights", False
+    effect = Effect.REMOVES
+    answer = schemas.record()
+    text = "the weights have changed"
+
+    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
+        reads = "a request of the step reads what another one of the step computes"
+        return reads if model.leaning else None
+
+    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
+        requests = model.cache.requests.values()
+        computed = any(item.settled for item in requests)
+        is_useful = computed or any(tokens for _, tokens in model.cache.past)
+        coming = any(item.settled > item.computed == 0 for item in requests)
+        often = 4 if model.is_bound else 3  # more often, there would be few hits
+        is_drawn = coming or not source.below(often)
+        return {} if is_useful and is_drawn and not model.leaning else None
+
+    def run_reference(self, op: Op, model: PagedModel) -> Answer:
+        model.update_weights()
+        model.happened.add("updated")
+        return {}

@@ -10,6 +10,7 @@ from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
 from lockstep.harness.contracts.answers import read_index
 from lockstep.harness.contracts.paged.base import list_tokens, uncover
 from lockstep.harness.contracts.paged.contents import (
+    Held,
     Memory,
     Need,
     Slot,
@@ -19,7 +20,7 @@ from lockstep.harness.contracts.paged.contents import (
 )
 from lockstep.harness.contracts.paged.model import PagedModel, name_group
 from lockstep.harness.core.errors import Broken
-from lockstep.reference.paged import Content, Request, Space, cover
+from lockstep.reference.paged import Content, Request, Space, Weights, cover
 
 TAKEN = "; if `schedule` took them for another request, declare `preempts`, and name it"
 """The end of a message about slots that are missing."""
@@ -72,9 +73,10 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
     begun = model.cache.requests[name].begun
     for slot, need in list_slots(model, name, tables, begun):
         content = memory.get(slot) if slot else None
-        if content != (need.group, need.tag):
+        if content != need.held:
             rank = name_rank(model.config, slot) if slot else ""
-            text = f"is {name_content(content)}{rank}" if slot else "has no slot"
+            named = f"is {name_content(content, need.weights)}{rank}"
+            text = named if slot else "has no slot"
             hint = "" if any(map(list_blocks, tables)) else TAKEN
             raise Broken(
                 "contents",
@@ -83,9 +85,11 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
             )
 
 
-def name_content(content: tuple[int, int] | None) -> str:
-    """Describes the content of a slot."""
-    return "nothing" if content is None else f"token {content[1]}"
+def name_content(content: Held | None, weights: Weights) -> str:
+    """Describes the content of a slot that should depend on `weights`."""
+    if content is None:
+        return "nothing"
+    return f"token {content[1]}{' of other weights' * (content[2] != weights)}"
 
 
 # --- references -------------------------------------------------------------------------
@@ -282,12 +286,13 @@ def check_entries(
         tables: request → its tables, for requests that hold slots in this memory.
     """
     coming = {
-        (slot, (need.group, need.tag))
+        (slot, need.held)
         for name, request in model.cache.requests.items()
         if name in tables and name in model.cache.step
         for slot, need in list_slots(model, name, tables[name], request.end)
         if need.position >= request.begun
     }
+    weights = (0,) * model.cache.changes  # of content that may be hit
     for entry in entries:
         settings = model.config["groups"][entry.group]
         prefix = get_prefix(entry)
@@ -297,15 +302,15 @@ def check_entries(
         first = end - 1 if is_state else (end - 1) // block * block
         table = [entry.block] * -(-end // block)
         for position in range(first, end):
-            wanted = entry.group, model.tags.get((space, inputs[: position + 1]))
+            wanted = entry.group, model.tags.get((space, inputs[: position + 1])), weights
             for slot in locate(model.config, table, entry.group, position, end):
                 content = memory.get(slot)
                 if content != wanted and (slot, wanted) not in coming:
                     raise Broken(
                         "hash",
                         f"the entry of {describe_prefix(prefix)} names block"
-                        f" {entry.block}, which holds {name_content(content)} in place"
-                        f" of token {wanted[1]} at position {position}"
+                        f" {entry.block}, which holds {name_content(content, weights)} in"
+                        f" place of token {wanted[1]} at position {position}"
                         f"{name_rank(model.config, slot)}",
                     )
 
@@ -416,12 +421,12 @@ def list_published(
     model: PagedModel, request: Request, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
     """Yields (group, end) of each prefix that can be hit when [begin, end) are computed,
-    without drafts.
+    without drafts; none if the request is stale.
 
     For a group with K and V, a prefix ends after each unit that the group still needs.
     For a state group, it ends at the last end of a block.
     """
-    end = min(end, len(request.tokens))
+    end = min(end, len(request.tokens)) if not request.is_stale else 0
     for number, group in enumerate(model.cache.groups):
         block = model.config["groups"][number]["block"]
         if group.type == "state":
@@ -476,11 +481,11 @@ def check_landed(
     for block in blocks:
         if (block, 0) not in memory:  # the source was empty
             continue
-        group, _ = memory[block, 0]
+        group = memory[block, 0][0]
         size = model.config["groups"][group]["block"]
         [slot, *_] = locate(model.config, [block], group, size - 1, size)
         last = memory.get(slot)
-        if last is not None and last not in listed:
+        if last is not None and last[:2] not in listed:
             raise Broken(
                 "reuse",
                 f"block {block} of other memory has landed, with token {last[1]} of"

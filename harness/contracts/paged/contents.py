@@ -9,7 +9,7 @@ from lockstep.harness.backends.paged import Ring, Table, Tables
 from lockstep.harness.contracts.operation import Config
 from lockstep.harness.contracts.paged.model import PagedModel
 from lockstep.harness.core.errors import Broken
-from lockstep.reference.paged import Request, list_places
+from lockstep.reference.paged import Request, Weights, list_places
 
 Slot = tuple[int, int]
 """(block, index in the block). A state takes the whole block, with index 0. The indexes
@@ -21,8 +21,11 @@ RANK = 16
 Pairs = Sequence[tuple[int, int]]
 """The blocks to copy: (source block, target block)."""
 
-Memory = dict[Slot, tuple[int, int]]
-"""Slot → its content: the group number and a tag."""
+Held = tuple[int, int, Weights]
+"""The content of a slot: the number of its group, a tag, and the weights on which it
+depends."""
+
+Memory = dict[Slot, Held]
 
 
 class Need(NamedTuple):
@@ -33,11 +36,17 @@ class Need(NamedTuple):
         position: the position; for a state, the position of the last token that the
             state has read.
         tag: the tag of the content.
+        weights: the weights on which it depends.
     """
 
     group: int
     position: int
     tag: int
+    weights: Weights
+
+    @property
+    def held(self) -> Held:
+        return self.group, self.tag, self.weights
 
 
 def locate(
@@ -95,7 +104,8 @@ def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
             length = len(request.tokens)
             positions = list_state_positions(request.begun, end, block, length)
         for position in positions:
-            yield Need(number, position, model.get_tag(request, position))
+            tag, weights = model.get_tag(request, position), request.get_weights(position)
+            yield Need(number, position, tag, weights)
 
 
 def list_slots(

@@ -23,6 +23,7 @@ from lockstep.reference.paged import (
     PagedCache,
     Request,
     Space,
+    Weights,
 )
 
 TYPES = ("full", "sliding", "chunked", "state")
@@ -246,7 +247,7 @@ class Transfer(NamedTuple):
         request: the request that the transfer was begun for.
         blocks: the number of device blocks that are copied.
         content: the content that all groups had computed when its offload began; None
-            for a `load`, or if the content must not be reused any more.
+            for a `load`, or if the content must not be reused, or no longer.
     """
 
     request: Request
@@ -265,6 +266,7 @@ class Part(NamedTuple):
         lost: the first position without content in groups that may lag.
         lags: whether the step leaves out these groups.
         contents: the contents of the positions [start, end).
+        weights: the weights on which the positions [start, end) depend.
     """
 
     name: str
@@ -276,6 +278,7 @@ class Part(NamedTuple):
     lost: int
     lags: bool
     contents: Sequence[Content]
+    weights: Sequence[Weights]
 
     def count_valid(self, group: Group) -> int:
         """Returns how many of the positions [0, end) have content in a group."""
@@ -435,7 +438,8 @@ class PagedModel:
             tags = self.list_tags(request, 0, end)
             lost = min([end, *request.skipped, *[start] * lags])
             contents = [request.get_content(at) for at in range(start, end)]
-            more = length, lost, lags, contents
+            weights = [request.get_weights(at) for at in range(start, end)]
+            more = length, lost, lags, contents, weights
             step.append(Part(name, start, end, request, tags, *more))
         self.cache.launch(lags)
         self.flights.append(step)
@@ -555,7 +559,7 @@ class PagedModel:
         """Records a new transfer of `copied` blocks."""
         request, content = self.cache.requests[op["request"]], None
         if op["op"] == "offload":
-            content = self.cache.get_complete(request)
+            content = None if request.is_stale else self.cache.get_complete(request)
             self.copied += copied
         if self.copied > self.config["host"]:
             self.happened.add("host-full")
@@ -588,7 +592,7 @@ class PagedModel:
         """Tells whether some request has computed the first unit of this request."""
         request = self.cache.requests[name]
         first = request.get_content(min(self.unit, len(request.tokens)) - 1)
-        requests = self.cache.requests.values()
+        requests = (x for x in self.cache.requests.values() if not x.is_stale)
         return begins(
             first, [(item.space, item.tokens[: item.computed]) for item in requests]
         )
@@ -618,6 +622,14 @@ class PagedModel:
             self.offloaded = [
                 item for item in self.offloaded if item not in self.withdrawn
             ]
+
+    def update_weights(self) -> None:
+        """Records that the weights have changed; what was saved before is of no use."""
+        self.cache.update_weights()
+        for transfer, item in self.transfers.items():
+            self.transfers[transfer] = item._replace(content=None)
+        self.withdrawn, self.offloaded, self.away = self.offloaded, [], []
+        self.saved = None
 
     def restore(self) -> None:
         """Resets the model to the saved contents; all requests end."""

@@ -38,6 +38,7 @@ from lockstep.harness.contracts.paged.branches import (
     Preempt,
     Reset,
     Rewind,
+    UpdateWeights,
 )
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
@@ -572,6 +573,7 @@ OPERATIONS = index(
     Rewind(),
     Evict(),
     Reset(),
+    UpdateWeights(),
     Offload(),
     Load(),
     Landed(),

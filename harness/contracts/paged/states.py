@@ -84,10 +84,12 @@ STATES = (
     State("alone", lambda case: len(case.model.cache.requests) == 1),
     State("shared", Situation.is_shared),
     State("offloading", Situation.is_offloaded, "host offload"),
+    State("stale", lambda case: case.request.is_stale, "update_weights"),
     State("freed"),
     State("withdrawn", needs="withdraws"),
     State("evicted", needs="evict"),
     State("reset", needs="reset"),
+    State("updated", needs="update_weights"),
     State("no-room"),
     State("namespaces", needs="names"),
     *make_states("adapters extras", "extra_keys"),
@@ -104,7 +106,7 @@ LENGTHS = NAMES[len(FORMS) : NAMES.index("hit")]
 SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
 """The events of a request since it was given slots."""
 REQUEST_PAST = [*SINCE, "preempted"]
-BESIDE = ["alone", "shared", "offloading"]
+BESIDE = ["alone", "shared", "offloading", "stale"]
 PAST = NAMES[NAMES.index("freed") :]
 """The events of any request. "orphaned": a request released its slots during a load.
 "dropped": a request released its slots while a step computed its tokens."""
@@ -113,14 +115,18 @@ RARE = ("kept", "rejected", "moved", "loading", "loaded", "orphaned")
 
 COMMON = [*LENGTHS, *REQUEST_PAST]
 NO_EFFECT = "the operation does not depend on the state"
+GOING_ON = "schedule run finish accept preempt free fork rewind"
 UNAFFECTED = (
     never(NO_EFFECT, "drafted kept rejected branched moved", "offload"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
     never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),
-    only(NO_EFFECT, "loading", "landed failed preempt free"),
+    only(NO_EFFECT, "loading", "landed failed preempt free update_weights"),
     only(NO_EFFECT, "loaded", "schedule run finish preempt free"),
-    only(NO_EFFECT, "offloading", "run landed failed preempt free rewind evict"),
+    only(
+        NO_EFFECT,
+        *("offloading", "run landed failed preempt free rewind evict update_weights"),
+    ),
     only(NO_EFFECT, "host-full", "offload load landed failed"),
     only(NO_EFFECT, "orphaned", "schedule run landed failed offload load evict"),
     only(NO_EFFECT, "failed", "match schedule run free offload load landed"),
@@ -128,6 +134,9 @@ UNAFFECTED = (
     never(NO_EFFECT, "launched", "failed"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE[:-1], "shared"]), "finish"),  # see `run`
     only(NO_EFFECT, "dropped", "match schedule finish offload load landed"),
+    never(NO_EFFECT, " ".join([*COMMON, "alone", *PAST]), "update_weights"),
+    only(NO_EFFECT, "stale", f"{GOING_ON} offload landed failed update_weights"),
+    only(NO_EFFECT, "updated", "match schedule run finish offload load landed"),
 )
 """Pairs of a state and an operation that is not affected; these cells are not counted."""
 
@@ -249,7 +258,7 @@ RULES = (
     *UNAFFECTED,
     only(
         "there must be a request",
-        *("none", "open finish evict reset landed failed save restore"),
+        *("none", "open finish evict reset update_weights landed failed save restore"),
         unless="refuses",
     ),
     never(

@@ -355,7 +355,7 @@ class PagedSystem(System):
 
     def write(self, task: GroupStep, memory: Memory, model: PagedModel) -> None:
         """Writes the tokens or the states of the step to the slots in the table."""
-        name, start, end, _, _, length, _, lags, _ = task.part
+        name, start, end, _, _, length, _, lags, _, weights = task.part
         group = model.cache.groups[task.group]
         if isinstance(task.table, Ring) or (lags and group.lags):
             return
@@ -367,7 +367,8 @@ class PagedSystem(System):
             due = min(end, length) - 1
         for position in positions:
             slots = task.list_written(self.config, position)
-            memory.update(dict.fromkeys(slots, (task.group, tags[position])))
+            content = task.group, tags[position], weights[position - start]
+            memory.update(dict.fromkeys(slots, content))
             if not slots and not task.slots and position >= due:
                 raise Broken(
                     "table",
@@ -596,7 +597,8 @@ class PagedSystem(System):
         for entry in entries:
             owner = self.owners.setdefault(entry.block, entry.group)
             self.is_shared |= owner != entry.group
-        may_drop = op["op"] in ("evict", "reset", "restore") or not op.get("reuse", True)
+        drops = "evict", "reset", "restore", "update_weights"
+        may_drop = op["op"] in drops or not op.get("reuse", True)
         promises = "reuse" in self.declared.tells and self.is_shared
         if promises and self.pool is not None and not may_drop:
             checks.check_kept(before - self.prefixes, self.pool)

@@ -93,7 +93,8 @@ def propose_next(model: PagedModel) -> Sequence[str]:
         awaited = any(item.awaited for item in holding)
         alternatives = ("offload",) if list_new(model) else ("open", "schedule", "run")
         landed = ("landed",) * (8 if awaited else 2)
-        return (*landed, "failed", "free", "preempt", *alternatives)
+        updates = ("update_weights",) * awaited
+        return (*landed, *updates, "failed", "free", "preempt", *alternatives)
     if away := list_away(model):
         # Others first overwrite the blocks that still have the content.
         others = any(
@@ -392,7 +393,8 @@ class Save(PagedOperation):
 
 
 class Restore(PagedOperation):
-    """Opens a new cache with the content that was stored last; all requests end. If
+    """Opens a new cache with the content that was stored last, since the weights changed;
+    all requests end. If
     `blocks` is set, restores in its place what an empty cache with this number of blocks
     has stored, which must be refused and changes nothing.
 
@@ -408,7 +410,7 @@ class Restore(PagedOperation):
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
         if op.get("blocks") == model.config["blocks"]:
             return "the cache has as many blocks"
-        return None if model.saved else "nothing was saved"
+        return None if model.saved else "nothing was saved with these weights"
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         return {"op": self.name, "blocks": model.config["blocks"] + source.pick((1, 2))}

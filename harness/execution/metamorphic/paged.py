@@ -102,7 +102,7 @@ class PagedShadow(Shadow):
         known: each prefix of any earlier request → the tag of its last token.
     """
 
-    keeps = ("evict", "reset", "offload", "save")
+    keeps = ("evict", "reset", "update_weights", "offload", "save")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
