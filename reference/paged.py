@@ -137,6 +137,8 @@ class Request:
         launched: number of tokens after these that launched steps compute.
         scheduled: number of tokens that the planned step computes.
         awaited: number of tokens whose slots a transfer fills; 0 if there is no transfer.
+        present: number of these tokens that the cache has already; it has all of them
+            unless another cache sends them.
         transfer: the name of this transfer.
         admitted: number of tokens for which the request has slots, computed or not.
         skipped: the positions where steps began that left out the groups that may lag.
@@ -152,7 +154,7 @@ class Request:
         self.parents: list[int] = []
         self.is_held = False
         self.computed = self.launched = self.scheduled = 0
-        self.awaited = self.admitted = 0
+        self.awaited = self.present = self.admitted = 0
         self.transfer: str | None = None
         self.skipped: list[int] = []
         self.changes = list(changes)
@@ -168,9 +170,9 @@ class Request:
 
     @property
     def settled(self) -> int:
-        """The number of tokens with K and V after the launched steps and the awaited
-        transfer."""
-        return max(self.begun, self.awaited)
+        """The number of tokens with K and V after the launched steps, here or in other
+        memory."""
+        return max(self.begun, self.present)
 
     @property
     def end(self) -> int:
@@ -225,7 +227,7 @@ class Request:
         self.drafts, self.parents, self.skipped = [], [], []
         self.is_held, self.transfer = kept > 0, None
         self.launched = self.scheduled = 0
-        self.awaited = self.admitted = 0
+        self.awaited = self.present = self.admitted = 0
         self.cut(kept)
 
     def cut(self, computed: int) -> None:
@@ -527,7 +529,7 @@ class PagedCache:
         """
         self.past, self.changes = [], self.changes + 1
         for request in self.requests.values():
-            request.changes.append(request.settled)
+            request.changes.append(max(request.begun, request.awaited))
 
     # --- transfers ----------------------------------------------------------------------
 
@@ -542,7 +544,7 @@ class PagedCache:
         """
         request = self.get(name)
         if not request.computed:
-            raise ValueError(f"offload: {name} has computed nothing")
+            raise ValueError(f"{name} has computed nothing")
         self.begin(transfer, request)
 
     def load(self, name: str, transfer: str, end: int) -> None:
@@ -558,9 +560,40 @@ class PagedCache:
         if request.is_held:
             raise ValueError(f"load: {name} holds slots")
         assert self.can_hit(name, end)
+        self.wait(request, transfer, end, present=end)
+
+    def send(self, name: str, transfer: str) -> None:
+        """Begins to copy the computed tokens of a request to another cache.
+
+        What is sent does not change until the transfer ends, even if the request ends.
+
+        Args:
+            name: the name of the request.
+            transfer: the name of the transfer.
+        """
+        self.offload(name, transfer)
+
+    def receive(self, name: str, transfer: str, end: int, hit: int = 0) -> None:
+        """Gives a waiting request slots for its first tokens, which another cache has
+        computed, and begins to fill them. No request can hit them before they are there.
+
+        Args:
+            name: the name of the request.
+            transfer: the name of the transfer.
+            end: number of computed tokens after the transfer; at least one token of the
+                request remains to be computed.
+            hit: number of these tokens that the request reuses instead; see `can_hit`.
+        """
+        request = self.get(name)
+        if request.is_held:
+            raise ValueError(f"receive: {name} holds slots")
+        assert hit < end < len(request.tokens) and self.can_hit(name, hit)
+        self.wait(request, transfer, end, present=hit)
+
+    def wait(self, request: Request, transfer: str, end: int, present: int) -> None:
         self.begin(transfer, request)
-        request.is_held, request.awaited, request.transfer = True, end, transfer
-        request.admitted = end
+        request.is_held, request.transfer = True, transfer
+        request.awaited, request.present, request.admitted = end, present, end
 
     def begin(self, transfer: str, request: Request) -> None:
         if transfer in self.transfers:
@@ -571,7 +604,7 @@ class PagedCache:
         """Ends a transfer that has copied all its tokens."""
         request = self.end(transfer)
         if request is not None:
-            request.computed, request.awaited = request.awaited, 0
+            request.computed, request.awaited, request.present = request.awaited, 0, 0
 
     def failed(self, transfer: str, kept_tokens: int = 0) -> None:
         """Ends a transfer that was interrupted.

@@ -286,6 +286,30 @@ class PagedCache(Protocol):
             keeps in its slots. If it is 0, the request waits again and holds no slots.
         """
 
+    # --- transfers to and from other caches, which have blocks of their own -------------
+
+    def send(self, request: str, transfer: str) -> Sequence[int]:
+        """Begins to send what a request has computed, without drafts, to another cache.
+
+        The blocks must keep their contents until the transfer ends, even if the request
+        ends earlier.
+
+        Returns:
+            The blocks to send. Blocks whose contents have been sent for the request
+            before may be left out.
+        """
+
+    def receive(
+        self, request: str, transfer: str, end: int
+    ) -> tuple[int, Sequence[int]] | None:
+        """Allocates slots for the first `end` tokens of a waiting request, which reuses a
+        prefix; another cache sends the contents after this prefix.
+
+        Returns:
+            The length of the reused prefix, and the blocks that are sent, in order. They
+            must not be hit before `landed`. None if there is no room.
+        """
+
     # --- saving -------------------------------------------------------------------------
 
     def save(self) -> Any:

@@ -116,3 +116,65 @@ def paged_restore_namespace(cache: Any) -> None:
                     pool.publish(group, open_key, block, pool.filled[block])
 
     cache.restore = restore_for_all
+
+
+# --- other caches -----------------------------------------------------------------------
+
+
+@mistake("paged-full", 7, "SGLang PR#33309")
+def paged_rest_never_sent(cache: Any) -> None:
+    """Once a request has sent a part of its tokens, the other tokens count as sent."""
+    send = cache.send
+
+    def send_once(request: str, transfer: str) -> Any:
+        blocks = send(request, transfer)
+        cache.requests[request].sent = len(cache.requests[request].tokens)
+        return blocks
+
+    cache.send = send_once
+
+
+@mistake("paged-full", 7)
+def paged_failed_send_forgotten(cache: Any) -> None:
+    """What was lost in a failed transfer to another cache is never sent again."""
+    end = cache.end
+
+    def end_and_keep(name: str, arrived: Any) -> Any:
+        request = cache.transfers[name].request if name in cache.transfers else None
+        sent = 0 if request is None else request.sent
+        kept = end(name, arrived)
+        if request is not None:
+            request.sent = sent
+        return kept
+
+    cache.end = end_and_keep
+
+
+@mistake("paged-full", 5)
+def paged_sender_frees(cache: Any) -> None:
+    """A request that ends frees its blocks while another cache still reads them."""
+    for method in ("hold_device", "release_device"):
+        correct = getattr(cache, method)
+
+        def skip(transfer: Any, correct: Any = correct) -> None:
+            if not (transfer.is_remote and transfer.leaves):
+                correct(transfer)
+
+        setattr(cache, method, skip)
+
+
+@mistake("paged-full", 4)
+def paged_received_early(cache: Any) -> None:
+    """What another cache sends can be hit before it has arrived."""
+    receive = cache.receive
+
+    def publish(request: str, transfer: str, end: int) -> Any:
+        received = receive(request, transfer, end)
+        waiting = cache.requests[request]
+        if received is not None:
+            waiting.set_computed(end)
+            cache.settle(waiting)
+            waiting.set_computed(0)
+        return received
+
+    cache.receive = publish

@@ -50,6 +50,8 @@ PAGED_OPERATIONS = frozenset(
             "load",
             "landed",
             "failed",
+            "send",
+            "receive",
         ),
         *("save", "restore"),
     }
@@ -64,6 +66,7 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "flight": (0, 0, 1, 2),
     "ranks": (1, 2, 4),
     "interleave": (1, 2),
+    "remote": (False, True),
     "lags": (False, True),
     "lookahead": (0, 2, 1, 3, 5),
     "reads": ([], [0], [0, 0], [1], [1, 0], [2, 1]),

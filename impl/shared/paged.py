@@ -37,6 +37,8 @@ class PagedRequest:
         passed: for each group, the number of leading blocks that are no longer needed.
         awaited: number of computed tokens after the transfer for which the request waits;
             0 without a transfer.
+        present: number of these tokens that are on the device or on the host.
+        sent: number of tokens that have been sent to another cache.
         transfer: the name of this transfer.
         lost: the first position that steps left out in groups that may lag.
         is_stale: whether some of its K and V are of older weights, so that other requests
@@ -48,7 +50,7 @@ class PagedRequest:
         self.drafts: list[int] = []
         self.parents: list[int] = []
         self.tables: list[Table] | None = None
-        self.published = self.awaited = 0
+        self.published = self.awaited = self.present = self.sent = 0
         self.set_computed(0)
         self.passed: list[int] = []
         self.transfer: str | None = None
@@ -497,8 +499,8 @@ class BlockManager:
         for table in request.tables or ():
             self.blocks.release(reversed(list_held(table)))
         request.tables, request.transfer = None, None
-        request.published, request.awaited, request.lost = 0, 0, maxsize
-        request.is_stale = False
+        request.lost, request.is_stale = maxsize, False
+        request.published = request.awaited = request.present = request.sent = 0
         request.set_computed(0)
 
     def withdraw(self, request: PagedRequest) -> None:
@@ -517,7 +519,7 @@ class BlockManager:
         group, and that can be hit."""
         if request.is_stale:
             return []
-        settled = request.count_valid(group, max(request.begun, request.awaited))
+        settled = request.count_valid(group, max(request.begun, request.present))
         return request.hash.extend(request.tokens)[: settled // self.unit]
 
     def evict(self, count: int) -> int:
@@ -597,6 +599,7 @@ class BlockManager:
         request.drafts, request.parents = [], []
         request.set_computed(to)
         request.hash.cut(to)
+        request.sent = min(request.sent, to)
         request.published = min(request.published, to - to % self.unit)
         request.lost = request.lost if request.lost < to else maxsize
         return True

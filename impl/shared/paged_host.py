@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from lockstep.impl.shared.block_pool import BlockPool, list_held
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged import BlockManager, PagedRequest
+from lockstep.impl.shared.paged import BlockManager, PagedRequest, find
 from lockstep.impl.shared.paged_groups import Group, Table, make_group
 
 Pairs = Sequence[tuple[int, int]]
@@ -28,6 +29,8 @@ class Transfer:
             group.
         pairs: the blocks to copy, from the device to the host if `leaves`, otherwise from
             the host to the device.
+        is_remote: whether another cache takes the place of the host; only the numbers of
+            device blocks are then used.
     """
 
     request: PagedRequest
@@ -36,6 +39,7 @@ class Transfer:
     places: Sequence[tuple[int, int]]
     pairs: Pairs
     leaves: bool
+    is_remote: bool = False
 
     @property
     def blocks(self) -> list[int]:
@@ -44,7 +48,7 @@ class Transfer:
 
     @property
     def host_blocks(self) -> list[int]:
-        return [pair[self.leaves] for pair in self.pairs]
+        return [] if self.is_remote else [pair[self.leaves] for pair in self.pairs]
 
 
 class BothPools(BlockPool):
@@ -167,12 +171,73 @@ class TieredManager(BlockManager):
             return None
         pairs = self.fetch(tables, places, reused)
         request.tables, request.passed = tables, [0] * len(tables)
-        request.awaited, request.transfer = end, transfer
+        request.awaited, request.present, request.transfer = end, end, transfer
         begun = Transfer(request, keys, end, places, pairs, False)
-        self.hold_device(begun)
-        self.hold_host(begun)
-        self.transfers[transfer] = begun
+        self.begin(transfer, begun)
         return end, pairs
+
+    def begin(self, name: str, transfer: Transfer) -> None:
+        self.hold_device(transfer)
+        self.hold_host(transfer)
+        self.transfers[name] = transfer
+
+    def send(self, name: str, transfer: str) -> list[int]:
+        """Begins to send the computed tokens of a request, as far as they have not been
+        sent, to another cache. Returns their blocks."""
+        request = self.get(name)
+        if request.tables is None or not request.computed:
+            raise MisuseError(f"send: request {name} has no computed tokens")
+        self.check_transfer(transfer)
+        end = min(request.computed, len(request.tokens))
+        blocks = []
+        for group, table in zip(self.groups, request.tables, strict=True):
+            first = max(group.first(end), min(request.sent, end - 1))
+            last = request.count_valid(group, end)
+            indexes = range(first // group.block, -(-last // group.block))
+            blocks += list_held([table[index] for index in indexes])
+        request.sent = end
+        pairs = [(block, block) for block in blocks]
+        self.begin(transfer, Transfer(request, [], 0, [], pairs, True, True))
+        return blocks
+
+    def receive(self, name: str, transfer: str, end: int) -> tuple[int, list[int]] | None:
+        """Assigns blocks to the first `end` tokens of a waiting request, of which another
+        cache sends those that cannot be hit in whole blocks.
+
+        Returns:
+            The number of tokens that are hit, and the blocks that are sent; None if there
+            are too few available blocks.
+        """
+        request = self.get(name)
+        if request.tables is not None:
+            raise MisuseError(f"receive: request {name} holds slots already")
+        self.check_transfer(transfer)
+        start, whole = self.match(name), lcm(*(group.block for group in self.groups))
+        while start >= end or start % whole:
+            most = min(start, end) - 1
+            start = find(self.groups, request.hash.keys, most - most % whole)
+        tables = [group.claim(request.hash.keys, start) for group in self.groups]
+        places = sorted(
+            ((index + 1) * group.block, group.number, index)
+            for group in self.groups
+            for index in range(
+                max(group.first(end), start) // group.block, -(-end // group.block)
+            )
+        )
+        reused = [block for table in tables for block in list_held(table)]
+        if len(places) > self.blocks.count_available(reused):
+            return None
+        self.blocks.hold(reused)
+        for _, number, index in places:
+            self.extend(tables[number], [index], [])
+        for group, table in zip(self.groups, tables, strict=True):
+            table += [None] * (-(-end // group.block) - len(table))
+        pairs = [(0, tables[number][index] or 0) for _, number, index in places]
+        request.tables, request.passed = tables, [0] * len(tables)
+        request.awaited, request.present, request.transfer = end, start, transfer
+        at = [(number, index) for _, number, index in places]
+        self.begin(transfer, Transfer(request, [], end, at, pairs, False, True))
+        return start, [block for _, block in pairs]
 
     def fetch(
         self,
@@ -217,6 +282,8 @@ class TieredManager(BlockManager):
         over = self.transfers.pop(name)
         request = over.request
         self.move(over.pairs[:arrived], over.leaves)
+        if over.leaves and arrived is not None:
+            request.sent = 0
         if over.leaves:
             self.publish(over, over.pairs[:arrived])
         self.release_host(over)
@@ -228,7 +295,7 @@ class TieredManager(BlockManager):
         if not hit:
             self.let_go(request)
             return 0
-        request.transfer, request.awaited = None, 0
+        request.transfer, request.awaited, request.present = None, 0, 0
         request.set_computed(hit)
         self.settle(request)
         return hit

@@ -258,8 +258,8 @@ a request in flight is not changed
     fork a b 4 > error: fork: a has not computed its step;
     rewind a 1 4 > error: rewind: a to 1; finish; rewind a 1 4; is a > 1 4, -, 1
 it is offloaded as far as it is computed
-    full | open a 1 2 3; take a 1; launch; offload a t > error: offload: a has computed
-    nothing; finish; take a 1; launch; offload a t; landed t; is a > 1 2 3, -, 1
+    full | open a 1 2 3; take a 1; launch; offload a t > error: a has
+    computed nothing; finish; take a 1; launch; offload a t; landed t; is a > 1 2 3, -, 1
 it may lose its slots
     full | open a 1 2 3; open b 4; take a 2; losers b > -; launch; losers b > a
 no reset and no saving in flight
@@ -316,7 +316,7 @@ what is loaded is computed when it has landed
 a request that waits for a transfer does nothing else
     full | open a 1 2 3; take a 9; run; open b 1 2 3; load b t 2;
     take b 1 > error: schedule: b waits for t; load b u 2 > error: load: b holds slots;
-    offload b u > error: offload: b has computed nothing;
+    offload b u > error: b has computed nothing;
     accept b 4 > error: accept: b has tokens that are not computed;
     fork b c 4 > error: fork: b has not computed its step;
     rewind b 1 4 > error: rewind: b to 1; landed t; take b 1; run; accept b 4;
@@ -345,8 +345,28 @@ a transfer is over once
     failed t > error: there is no transfer t; load b t 1 > error: there is no request b;
     offload b t > error: there is no request b
 nothing is offloaded before it is computed
-    full | open a 1 2 3; offload a t > error: offload: a has computed nothing; take a 9;
-    offload a t > error: offload: a has computed nothing
+    full | open a 1 2 3; offload a t > error: a has computed nothing; take a 9;
+    offload a t > error: a has computed nothing
+what another cache sends is computed when it has landed, and is not hit before
+    full | open a 1 2 3 4; receive a t 3; is a > 1 2 3 4, -, 0; open b 1 2 3 4;
+    hits b > 0; landed t; is a > 1 2 3 4, -, 3; hits b > 0 1 2 3; take a 9; run;
+    is a > 1 2 3 4, -, 4
+it comes behind what a request can hit
+    full | open a 1 2; take a 9; run; open b 1 2 3 4; receive b t 3 hit=2; open c 1 2 3 5;
+    hits c > 0 1 2; free a reuse=False; hits c > 0 1 2; landed t; hits c > 0 1 2 3
+what came only in part is hit as far as the request keeps it
+    full | open a 1 2 3 4; receive a t 3; failed t kept=2; is a > 1 2 3 4, -, 2;
+    open b 1 2 3 4; hits b > 0 1 2; receive b u 3; failed u; is b > 1 2 3 4, -, 0
+what comes for a request that has gone is not hit
+    full | open a 1 2 3 4; receive a t 3; preempt a; landed t; is a > 1 2 3 4, -, 0;
+    hits a > 0; take a 1; run; is a > 1 2 3 4, -, 1
+who receives waits for it
+    full | open a 1 2 3; receive a t 2; receive a u 2 > error: receive: a holds slots;
+    take a 1 > error: schedule: a waits for t; landed t; take a 1; run; accept a 4;
+    is a > 1 2 3 4, -, 3
+what is sent stays
+    full | open a 1 2; send a t > error: a has computed nothing; take a 9; run; send a t;
+    free a; reset > no; landed t; reset > yes
 no reset while a transfer is under way
     full | open a 1 2 3; take a 9; run; offload a t; free a; reset > no; landed t;
     reset > yes

@@ -465,6 +465,10 @@ class PagedCache(Cache):
         end, copies = self.call("load", request, transfer)
         return None if end is None else (end, copies)
 
+    def receive(self, *arguments: Any) -> tuple[int, list[int]] | None:
+        start, blocks = self.call("receive", *arguments)
+        return None if start is None else (start, blocks)
+
     def pool(self) -> Pool:
         answer = self.ask("pool")
         counted = Counter(block for block, _ in answer.references)

@@ -1,7 +1,8 @@
 """The paged contract: requests whose K and V are in blocks that tables list.
 
 * `model` defines the config and the reference model.
-* `base`, `operations`, `branches` and `transfers` define one class for each operation.
+* `base`, `operations`, `branches`, `transfers` and `handover` define one class for each
+  operation.
 * `system` runs a backend; `contents` keeps the contents of its blocks.
 * `reading` reads the backend's reports, rejects malformed reports, and formats tables.
 * `checks` defines the checks after every operation.
@@ -55,15 +56,15 @@ from lockstep.harness.contracts.paged.system import PagedSystem
 from lockstep.harness.contracts.paged.transfers import propose_next
 
 NEXT: Mapping[str, Sequence[str]] = {
-    "open": ("schedule", "schedule", "match", "load"),
+    "open": ("schedule", "schedule", "match", "load", "receive"),
     "schedule": ("run", "launch", "launch", "schedule", "run", "preempt"),
-    "run": ("accept", "accept", "schedule", "rewind", "fork", "offload"),
     "launch": (
         *("schedule", "schedule", "preempt", "free", "offload", "finish", "load"),
         "update_weights",
     ),
+    "run": ("accept", "accept", "schedule", "rewind", "fork", "offload", "send"),
     "finish": ("accept", "schedule", "launch", "rewind", "fork", "offload"),
-    "accept": ("schedule",),
+    "accept": ("schedule", "schedule", "send"),
     "preempt": ("schedule", "match", "evict", "load"),
     "free": ("open", "schedule", "evict", "save", "reset"),
     "fork": ("schedule",),
@@ -73,6 +74,8 @@ NEXT: Mapping[str, Sequence[str]] = {
     "update_weights": ("schedule", "run", "finish", "accept", "open", "free", "landed"),
     "offload": ("landed", "landed", "failed", "free", "preempt"),
     "load": ("landed", "landed", "failed", "free", "preempt"),
+    "send": ("free", "free", "schedule", "landed", "preempt", "failed", "rewind"),
+    "receive": ("landed", "landed", "open", "failed", "free", "preempt"),
     "landed": ("schedule", "evict", "free", "preempt"),
     "failed": ("match", "schedule", "load"),
     "save": ("restore",),
@@ -89,8 +92,8 @@ class PagedContract(Contract):
     rare = RARE
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
-        | {"extra_keys", "flight", "interleave", "lags", "ranks", "reads", "scope"}
-        | {"trees"}
+        | {"extra_keys", "flight", "interleave", "lags", "ranks", "reads", "remote"}
+        | {"scope", "trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -114,6 +117,7 @@ class PagedContract(Contract):
         "extra_keys": (False, True),
         "host": (0, 4),
         "flight": (0, 2),
+        "remote": (False, True),
     }
     leaves_choices = True
     depth = 3
@@ -166,6 +170,8 @@ class PagedContract(Contract):
         if name == "lookahead" and config["trees"]:
             return branching
         if name == "aligned" and "state" not in types:
+            return (False,)
+        if name == "remote" and config["data"] == "backend":
             return (False,)
         if name in ("ranks", "interleave", "reads"):
             return [

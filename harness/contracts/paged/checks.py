@@ -14,6 +14,7 @@ from lockstep.harness.contracts.paged.contents import (
     Memory,
     Need,
     Slot,
+    Transfer,
     list_slots,
     locate,
     name_rank,
@@ -90,6 +91,51 @@ def name_content(content: Held | None, weights: Weights) -> str:
     if content is None:
         return "nothing"
     return f"token {content[1]}{' of other weights' * (content[2] != weights)}"
+
+
+def check_complete(
+    name: str,
+    slots: Iterable[tuple[Slot | None, Need]],
+    blocks: Collection[int],
+    had: Collection[Need],
+) -> None:
+    """Raises Broken if another cache does not get a content that it needs.
+
+    Args:
+        name: the name of the request.
+        slots: the slot of each content that the other cache needs.
+        blocks: the blocks that are sent.
+        had: the contents that have been sent before.
+    """
+    for slot, need in slots:
+        if (slot is None or slot[0] not in blocks) and need not in had:
+            place = (
+                "which has no slot" if slot is None else f"which is in block {slot[0]}"
+            )
+            raise Broken(
+                "transfer",
+                f"sends the blocks {list(blocks)}, but has not sent position"
+                f" {need.position} of request {name}, group {need.group}, {place}",
+            )
+
+
+def check_sent(
+    name: str, transfer: Transfer, contents: Iterable[tuple[Slot, Need]]
+) -> None:
+    """Raises Broken if another cache got a wrong content in the transfer `name`.
+
+    `contents` has each content that was to be sent, and its slot.
+    """
+    assert transfer.remote is not None
+    for slot, need in contents:
+        got = transfer.remote.get(slot)
+        if got != need.held:
+            content = name_content(got, need.weights)
+            raise Broken(
+                "transfer",
+                f"transfer {name} sent {content} as position {need.position} of group"
+                f" {need.group} (block {slot[0]}), not token {need.tag}",
+            )
 
 
 # --- references -------------------------------------------------------------------------

@@ -125,6 +125,24 @@ def list_slots(
                 yield slot, need
 
 
+def list_handed_over(
+    model: PagedModel, name: str, tables: Tables, end: int, is_whole: bool = False
+) -> Iterator[tuple[Slot | None, Need]]:
+    """Yields (slot, content) for each content of the first `end` tokens of a request that
+    another cache needs to go on, or, if `is_whole`, that another cache can have; for each
+    rank that stores it."""
+    request = model.cache.requests[name]
+    for number, group in enumerate(model.cache.groups):
+        is_state = group.type == "state"
+        first = end - 1 if is_state else 0 if is_whole else group.first(end)
+        for position in range(first, request.count_valid(group, end)):
+            tag, weights = model.get_tag(request, position), request.get_weights(position)
+            need = Need(number, position, tag, weights)
+            place = tables[number], number, position, len(request.tokens)
+            for slot in locate(model.config, *place) or (None,):
+                yield slot, need
+
+
 def list_state_positions(start: int, end: int, block: int, length: int) -> list[int]:
     """Lists the position of the last token of each state that may exist.
 
@@ -144,13 +162,20 @@ def list_state_positions(start: int, end: int, block: int, length: int) -> list[
 
 
 class Transfer(NamedTuple):
-    """A transfer of blocks from the device to host memory, or from host to device."""
+    """A transfer of blocks from the device to other memory, or from there to the device.
+
+    Attributes:
+        remote: the memory of another cache; None for host memory.
+    """
 
     pairs: Pairs
     leaves: bool
+    remote: Memory | None = None
 
     def list_blocks(self, on_host: bool) -> list[int]:
         """Lists the transfer's blocks in host memory or on the device."""
+        if on_host and self.remote is not None:
+            return []
         return [pair[on_host == self.leaves] for pair in self.pairs]
 
 
@@ -179,13 +204,16 @@ class Contents:
         if source in self.device:
             self.device[target] = self.device[source]
 
-    def begin(self, name: str, pairs: Pairs, leaves: bool) -> None:
+    def begin(
+        self, name: str, pairs: Pairs, leaves: bool, remote: Memory | None = None
+    ) -> None:
         """Begins a transfer; its target blocks must not be read until it ends.
 
         Raises:
             Broken: another transfer in progress uses a target block.
         """
-        written = {target for _, target in pairs}
+        transfer = Transfer(pairs, leaves, remote)
+        written = {*transfer.list_blocks(on_host=leaves)}
         busy = self.list_busy(on_host=leaves)
         for block in sorted(written & busy.keys()):
             memory_name = "of other memory" if leaves else "of the device"
@@ -194,7 +222,7 @@ class Contents:
                 f"transfer {name} writes block {block} {memory_name}, which transfer"
                 f" {busy[block]} still needs",
             )
-        self.transfers[name] = Transfer(pairs, leaves)
+        self.transfers[name] = transfer
         clear(self.host if leaves else self.device, written)
 
     def list_busy(self, on_host: bool) -> dict[int, str]:
@@ -212,8 +240,9 @@ class Contents:
         target blocks. If the backend has reused a target block during the transfer, the
         content of that block becomes wrong.
         """
-        pairs, leaves = self.transfers.pop(name)
-        memories = (self.device, self.host) if leaves else (self.host, self.device)
+        pairs, leaves, remote = self.transfers.pop(name)
+        other = self.host if remote is None else remote
+        memories = (self.device, other) if leaves else (other, self.device)
         copy_blocks(*memories, pairs[:arrived])
 
     def clone(self) -> Contents:

@@ -82,6 +82,7 @@ CONFIG: Mapping[str, Schema] = {
     "flight": {**integer(0, 2), "default": 0},
     "ranks": {**integer(1, 8), "default": 1},
     "interleave": {**integer(1, 8), "default": 1},
+    "remote": {"type": "boolean", "default": False},
     "reads": {
         "type": "array",
         "maxItems": 4,
@@ -123,6 +124,8 @@ CONFIG: Mapping[str, Schema] = {
   requests, which are not in the step.
 * `flight`: the number of launched steps that may be unfinished while the scheduler goes
   on; 0 if each step ends before the next call.
+* `remote`: whether requests send content to other caches and receive content. The
+  harness acts as the other caches, which requires `data` "tags".
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
 * `ranks`: the number of ranks that share out the tokens of each request (decode context
   parallelism). A block has the same number and the same table entry on all ranks.
@@ -186,6 +189,8 @@ def why_illegal_config(config: Config) -> str | None:
         return f"reads: {reason}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
+    if config["remote"] and config["data"] == "backend":
+        return "remote needs data of the harness; set data to tags"
     if config["trees"] and not config["lookahead"]:
         return "trees needs drafts; set lookahead to 1 or more"
     if config["trees"] and set(types) != {"full"}:
@@ -247,12 +252,14 @@ class Transfer(NamedTuple):
         request: the request that the transfer was begun for.
         blocks: the number of device blocks that are copied.
         content: the content that all groups had computed when its offload began; None
-            for a `load`, or if the content must not be reused, or no longer.
+            for another operation, or if the content must not be reused, or no longer.
+        sends: whether the content goes to another cache.
     """
 
     request: Request
     blocks: int
     content: Content | None
+    sends: bool
 
 
 class Part(NamedTuple):
@@ -324,8 +331,8 @@ class PagedModel:
             device.
         landed: the content of the transfer that ended last, if it was an offload that
             landed and may be reused; else None.
-        arrived: the request for which a load has just landed; None if the request has
-            ended.
+        arrived: (request, begin, end) of the tokens that have just landed and can be
+            hit; None if the request has ended.
         withdrawn: the offloaded contents that must not be reused any more.
         saved: the saved contents of the reference, and the saved `offloaded`.
         goes_far: whether the generator draws transfers that lead to loads.
@@ -363,7 +370,7 @@ class PagedModel:
         self.offloaded: list[Content] = []
         self.away: list[Content] = []
         self.landed: Content | None = None
-        self.arrived: str | None = None
+        self.arrived: tuple[str, int, int] | None = None
         self.withdrawn: list[Content] = []
         self.saved: tuple[Sequence[Content], Sequence[Content]] | None = None
         self.goes_far = self.has_loaded = False
@@ -563,7 +570,8 @@ class PagedModel:
             self.copied += copied
         if self.copied > self.config["host"]:
             self.happened.add("host-full")
-        self.transfers[op["transfer"]] = Transfer(request, copied, content)
+        sends = op["op"] == "send"
+        self.transfers[op["transfer"]] = Transfer(request, copied, content, sends)
 
     def end_transfer(self, transfer: str, has_landed: bool) -> None:
         ended = self.transfers.pop(transfer)

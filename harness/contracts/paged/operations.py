@@ -40,6 +40,7 @@ from lockstep.harness.contracts.paged.branches import (
     Rewind,
     UpdateWeights,
 )
+from lockstep.harness.contracts.paged.handover import Receive, Send
 from lockstep.harness.contracts.paged.model import (
     MOST_LENGTH,
     MOST_REQUESTS,
@@ -578,6 +579,8 @@ OPERATIONS = index(
     Load(),
     Landed(),
     Failed(),
+    Send(),
+    Receive(),
     Save(),
     Restore(),
 )

@@ -52,6 +52,11 @@ class Situation:
             if name != self.name and request.computed >= length
         )
 
+    def is_sent(self) -> bool:
+        transfers = self.model.transfers.values()
+        own = [item for item in transfers if item.request is self.request]
+        return any(item.sends for item in own)
+
     def is_offloaded(self) -> bool:
         return any(
             transfer.request is self.request and transfer.content is not None
@@ -62,7 +67,7 @@ class Situation:
 STATES = (
     State("none"),
     State("waiting", lambda case: not case.request.is_held),
-    State("loading", lambda case: case.request.awaited > 0, "host load"),
+    State("loading", lambda case: case.request.awaited > 0, "arrivals"),
     State("begun", Situation.has_begun),
     State("all-computed", lambda case: case.sampled),
     State("scheduled", lambda case: case.request.scheduled > 0),
@@ -79,12 +84,14 @@ STATES = (
     State("rewound", needs="rewind"),
     *make_states("drafted kept rejected", "drafts accept"),
     *make_states("branched moved", "trees accept"),
-    State("loaded", needs="host load"),
+    State("loaded", needs="arrivals"),
+    State("sent", needs="remote send"),
     State("preempted", needs="preempt"),
     State("alone", lambda case: len(case.model.cache.requests) == 1),
     State("shared", Situation.is_shared),
     State("offloading", Situation.is_offloaded, "host offload"),
     State("stale", lambda case: case.request.is_stale, "update_weights"),
+    State("sending", Situation.is_sent, "remote send"),
     State("freed"),
     State("withdrawn", needs="withdraws"),
     State("evicted", needs="evict"),
@@ -94,8 +101,8 @@ STATES = (
     State("namespaces", needs="names"),
     *make_states("adapters extras", "extra_keys"),
     State("host-full", needs="host offload"),
-    State("orphaned", needs="host load"),
-    State("failed", needs="host failed"),
+    State("orphaned", needs="arrivals"),
+    State("failed", needs="transfers failed"),
     State("restored", needs="restore"),
     State("dropped", needs="flight"),
 )
@@ -106,7 +113,7 @@ LENGTHS = NAMES[len(FORMS) : NAMES.index("hit")]
 SINCE = NAMES[NAMES.index("hit") : NAMES.index("preempted")]
 """The events of a request since it was given slots."""
 REQUEST_PAST = [*SINCE, "preempted"]
-BESIDE = ["alone", "shared", "offloading", "stale"]
+BESIDE = ["alone", "shared", "offloading", "stale", "sending"]
 PAST = NAMES[NAMES.index("freed") :]
 """The events of any request. "orphaned": a request released its slots during a load.
 "dropped": a request released its slots while a step computed its tokens."""
@@ -117,26 +124,29 @@ COMMON = [*LENGTHS, *REQUEST_PAST]
 NO_EFFECT = "the operation does not depend on the state"
 GOING_ON = "schedule run finish accept preempt free fork rewind"
 UNAFFECTED = (
-    never(NO_EFFECT, "drafted kept rejected branched moved", "offload"),
-    never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load"),
+    never(NO_EFFECT, "drafted kept rejected branched moved", "offload send"),
+    never(NO_EFFECT, "hit partial-hit missed forked loaded", "send"),
+    never(NO_EFFECT, " ".join([*LENGTHS, *SINCE, "shared"]), "load receive"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", "shared"]), "landed failed"),
     never(NO_EFFECT, " ".join([*COMMON, *BESIDE, *PAST]), "save restore launch"),
     only(NO_EFFECT, "loading", "landed failed preempt free update_weights"),
+    only(NO_EFFECT, "sent", "schedule run send landed failed preempt free rewind"),
+    only(NO_EFFECT, "sending", "run send landed failed preempt free rewind evict"),
     only(NO_EFFECT, "loaded", "schedule run finish preempt free"),
     only(
         NO_EFFECT,
         *("offloading", "run landed failed preempt free rewind evict update_weights"),
     ),
     only(NO_EFFECT, "host-full", "offload load landed failed"),
-    only(NO_EFFECT, "orphaned", "schedule run landed failed offload load evict"),
-    only(NO_EFFECT, "failed", "match schedule run free offload load landed"),
+    only(NO_EFFECT, "orphaned", "schedule run landed failed offload load receive evict"),
+    only(NO_EFFECT, "failed", "match schedule run free offload load receive landed"),
     only(NO_EFFECT, "restored", "match schedule run evict"),
     never(NO_EFFECT, "launched", "failed"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE[:-1], "shared"]), "finish"),  # see `run`
-    only(NO_EFFECT, "dropped", "match schedule finish offload load landed"),
     never(NO_EFFECT, " ".join([*COMMON, "alone", *PAST]), "update_weights"),
-    only(NO_EFFECT, "stale", f"{GOING_ON} offload landed failed update_weights"),
-    only(NO_EFFECT, "updated", "match schedule run finish offload load landed"),
+    only(NO_EFFECT, "stale", f"{GOING_ON} offload send landed failed update_weights"),
+    only(NO_EFFECT, "updated", "match schedule run finish offload load receive landed"),
+    only(NO_EFFECT, "dropped", "match schedule finish offload load receive landed"),
 )
 """Pairs of a state and an operation that is not affected; these cells are not counted."""
 
@@ -207,7 +217,9 @@ def list_features(kind: str, declared: Kind) -> set[str]:
     types = [{group["type"] for group in groups} for groups in models]
     used = set().union(*types)
     blocks = {group["block"] for groups in models for group in groups}
-    hashes = config.get("hash_block", (None,))
+    hashes, known = config.get("hash_block", (None,)), declared.operations
+    has_host = any(config.get("host", (0,)))
+    has_remote = any(config.get("remote", (False,)))
     features = {
         "long-blocks": blocks != {1},
         "windows": "sliding" in used,
@@ -217,7 +229,10 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "partial": kind != "paged-state" and any(size is not None for size in hashes),
         "drafts": any(config.get("lookahead", ["state" not in names for names in types])),
         "trees": {"full"} in types and any(config.get("trees", ())),
-        "host": any(config.get("host", (0,))),
+        "host": has_host,
+        "remote": has_remote,
+        "transfers": has_host or has_remote,
+        "arrivals": (has_host and "load" in known) or (has_remote and "receive" in known),
         "extra_keys": any(config.get("extra_keys", (False,))),
         "flight": any(config.get("flight", (0,))),
         "names": not is_left_out(declared, "open", "named", 1),
@@ -248,6 +263,7 @@ RULES = (
     never("it waits for a transfer", "loading", "run launch finish match"),
     never("it is not in the step", "begun all-computed", "run launch finish"),
     never("nothing is in flight", "launched", "run"),
+    never("the step comes first", "scheduled launched", "send"),
     never("it holds slots", "begun all-computed scheduled launched", "match"),
     never("one that waits has done nothing", f"{COMPUTED} {' '.join(SINCE)}", "match"),
     never(
@@ -263,13 +279,13 @@ RULES = (
     ),
     never(
         "nothing is computed",
-        *("waiting loading", "accept fork rewind offload"),
+        *("waiting loading", "accept fork rewind offload send"),
         unless="refuses",
     ),
     never("it waits for a transfer", "loading", "schedule", unless="refuses"),
     never(
         "only one that waits loads",
-        *("loading begun all-computed scheduled launched", "load"),
+        *("loading begun all-computed scheduled launched", "load receive"),
         unless="refuses",
     ),
     never("tokens are left", "begun", "accept", unless="refuses"),

@@ -16,8 +16,10 @@ from lockstep.harness.contracts.paged import checks, reading
 from lockstep.harness.contracts.paged.contents import (
     Contents,
     Memory,
+    Need,
     Slot,
     copy_blocks,
+    list_handed_over,
     list_state_positions,
     locate,
     name_rank,
@@ -33,6 +35,7 @@ from lockstep.harness.contracts.paged.model import (
 from lockstep.harness.contracts.system import Reader, Setup, System, to_numpy
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.core.payload import Margins
+from lockstep.reference.paged import Request
 
 NO_TOKEN = -1
 
@@ -80,6 +83,18 @@ class Flight(NamedTuple):
     entries: list[Entry]
 
 
+class Sending(NamedTuple):
+    """A transfer to another cache.
+
+    Attributes:
+        request: the request whose content is sent.
+        contents: each content that is sent, and its slot.
+    """
+
+    request: Request
+    contents: Sequence[tuple[Slot, Need]]
+
+
 class PagedSystem(System):
     """Acts as the scheduler and calls a backend's cache.
 
@@ -91,6 +106,8 @@ class PagedSystem(System):
         owners: block → the first group with an entry that names the block.
         is_shared: whether blocks serve any group.
         saved: the backend's saved store, and the contents at that time.
+        sending, sent: the transfers to another cache that are in progress, by name, and
+            those that have landed.
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
         group_of: the group of each layer.
@@ -108,6 +125,8 @@ class PagedSystem(System):
         self.owners: dict[int, int] = {}
         self.is_shared = len(self.config["groups"]) == 1
         self.saved: tuple[Any, Contents] | None = None
+        self.sending: dict[str, Sending] = {}
+        self.sent: list[Sending] = []
         self.tables: dict[str, Tables] = {}
         self.flights: list[Flight] = []
         self.attended: list[Callable[[], None]] = []
@@ -190,12 +209,52 @@ class PagedSystem(System):
         self.contents.begin(op["transfer"], pairs, leaves)
         return {"copied": len(pairs)}
 
+    def send(self, op: Op, answer: Any, model: PagedModel) -> Answer:
+        """Begins to copy blocks to another cache, which must get all that it needs."""
+        blocks = reading.read_blocks("send", read_list(answer, "send"))
+        name = op["request"]
+        request = model.cache.requests[name]
+        end = min(request.computed, len(request.tokens))
+        slots = [*list_handed_over(model, name, self.read_tables(name), end)]
+        earlier = [*self.sending.values(), *self.sent]
+        had = {
+            need
+            for item in earlier
+            if item.request is request
+            for _, need in item.contents
+        }
+        checks.check_complete(name, slots, blocks, had)
+        sent = [(slot, need) for slot, need in slots if slot and slot[0] in blocks]
+        self.sending[op["transfer"]] = Sending(request, sent)
+        return self.begin_remote(op, blocks, leaves=True, memory={})
+
+    def receive(self, op: Op, answer: Any, model: PagedModel) -> Answer:
+        """Begins to copy blocks from another cache, which has all content."""
+        name, end = op["request"], op["end"]
+        blocks = reading.read_blocks("receive", read_list(answer, "receive"))
+        slots = list_handed_over(model, name, self.read_tables(name), end, is_whole=True)
+        memory = {slot: need.held for slot, need in slots if slot}
+        return self.begin_remote(op, blocks, leaves=False, memory=memory)
+
+    def begin_remote(
+        self, op: Op, blocks: Sequence[int], leaves: bool, memory: Memory
+    ) -> Answer:
+        """Begins to copy blocks from or to the memory of another cache, in which they
+        have the same numbers."""
+        pairs = [(block, block) for block in blocks]
+        self.contents.begin(op["transfer"], pairs, leaves, memory)
+        return {"copied": len(blocks)}
+
     def land(self, op: Op, model: PagedModel) -> None:
         """Ends a transfer whose blocks have all been copied."""
         if op["transfer"] not in self.contents.transfers:
             return
-        blocks = self.contents.transfers[op["transfer"]].list_blocks(on_host=True)
+        transfer = self.contents.transfers[op["transfer"]]
+        blocks = transfer.list_blocks(on_host=True)
         self.end(op["transfer"])
+        if op["transfer"] in self.sending:
+            self.sent.append(self.sending.pop(op["transfer"]))
+            checks.check_sent(op["transfer"], transfer, self.sent[-1].contents)
         self.compared["host_entries due"] += bool(model.landed and blocks)
         if model.landed and self.declared.tells >= {"reuse", "host_entries"}:
             host = self.contents.host
@@ -209,6 +268,7 @@ class PagedSystem(System):
         answer = self.call({**op, "arrived": arrived}, fields, result)
         if "error" not in answer and transfer is not None:
             self.end(op["transfer"], arrived)
+            self.sending.pop(op["transfer"], None)
         return answer
 
     def end(self, transfer: str, arrived: int | None = None) -> None:
@@ -233,6 +293,7 @@ class PagedSystem(System):
         store, contents = self.saved
         self.contents = contents.clone()
         self.flights.clear()
+        self.sending.clear()
         self.events.clear()
         self.cache = self.open_cache()
         return self.ask(lambda: self.cache.restore(store))

@@ -1,4 +1,5 @@
-"""Operations that copy blocks to host memory and back, and that save all content."""
+"""Operations on transfers, which copy blocks to host memory and back, and operations that
+save all content."""
 
 from __future__ import annotations
 
@@ -39,8 +40,10 @@ def find_new(model: PagedModel) -> str:
     return next(name for name in names if name not in model.cache.transfers)
 
 
-def why_no_host(model: PagedModel) -> str | None:
-    return None if model.config["host"] else "there is no memory to copy to"
+def why_none(model: PagedModel, *memories: str) -> str | None:
+    """Returns why there are no transfers to any of these memories, or None."""
+    has_any = any(model.config[memory] for memory in memories)
+    return None if has_any else "there is no memory to copy to"
 
 
 def list_waiting(
@@ -136,20 +139,25 @@ TRANSFERRED = {"request": str, "transfer": str}
 
 
 class Begin(OnRequest):
-    """Begins a transfer of the blocks of a request."""
+    """Begins a transfer of the blocks of a request.
 
-    weight = 2
+    Attributes:
+        memory: the config field of the other memory.
+    """
+
+    weight, memory = 2, "host"
     fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST, "transfer": TRANSFER}
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        return why_no_host(model) or super().why_illegal(op, model)
+        return why_none(model, self.memory) or super().why_illegal(op, model)
 
     def list_preferred(self, model: PagedModel) -> Sequence[str]:
         """Lists the requests that most draws use."""
         raise NotImplementedError
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        if why_no_host(model) or len(model.cache.transfers) >= MOST_TRANSFERS:
+        is_busy = len(model.cache.transfers) >= MOST_TRANSFERS
+        if is_busy or why_none(model, self.memory):
             return None
         preferred, fields = self.list_preferred(model), super().draw_fields(source, model)
         if fields is None or not (preferred or source.below(4) == 0):
@@ -159,7 +167,7 @@ class Begin(OnRequest):
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         """Draws a call for an invalid request, or with a transfer name that is in use."""
-        if why_no_host(model):
+        if why_none(model, self.memory):
             return None
         op = super().draw_misuse(source, model)
         legal = self.draw_fields(source, model)
@@ -270,7 +278,7 @@ class End(PagedOperation):
     fields: ClassVar[Mapping[str, Schema]] = {"transfer": TRANSFER}
 
     def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        return why_no_host(model)
+        return why_none(model, "host", "remote")
 
     def draw_fields(self, source: Source, model: PagedModel) -> Fields:
         names = list(model.cache.transfers)
@@ -294,13 +302,17 @@ class Landed(End):
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
         transfer = op["transfer"]
-        name = model.find_loader(transfer)
+        name, model.arrived = model.find_loader(transfer), None
+        if name is not None:
+            request = model.cache.requests[name]
+            is_here = request.present == request.awaited
+            # Another cache sends only the last of several states, and the last window.
+            first = 0 if is_here else request.awaited - 1
+            model.arrived = name, first, request.awaited
+            model.past[name].add("loaded")
         answer = ask(lambda: model.cache.landed(transfer))
         if "error" not in answer:
             model.end_transfer(transfer, has_landed=True)
-            model.arrived = name
-            if name is not None:
-                model.past[name].add("loaded")
         return answer
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
@@ -308,8 +320,7 @@ class Landed(End):
         if "error" not in answer:
             system.land(op, model)
             if model.arrived is not None:
-                computed = model.cache.requests[model.arrived].computed
-                system.check_published([(model.arrived, 0, computed)], model)
+                system.check_published([model.arrived], model)
         return answer
 
 
@@ -345,8 +356,10 @@ class Failed(End):
         name = model.find_loader(transfer)
         if name is None:
             return {"kept": leave([0])}
-        most = model.cache.requests[name].awaited
-        hits = [hit for hit in model.list_hits(name) if 0 < hit <= most]
+        request = model.cache.requests[name]
+        hits = [hit for hit in model.list_hits(name) if 0 < hit <= request.awaited]
+        if request.present < request.awaited:  # what has arrived counts, too
+            hits = [*range(request.awaited, 0, -1)]
         return {"kept": leave([0, *hits])}
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:

@@ -102,7 +102,7 @@ class PagedShadow(Shadow):
         known: each prefix of any earlier request → the tag of its last token.
     """
 
-    keeps = ("evict", "reset", "update_weights", "offload", "save")
+    keeps = ("evict", "reset", "update_weights", "offload", "send", "save")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -185,6 +185,11 @@ class PagedShadow(Shadow):
         request = self.get(step)
         if step.answer["loaded"] is not None:
             request.transfer, request.awaited = step.op["transfer"], step.answer["loaded"]
+
+    def write_receive(self, step: Step) -> None:
+        request = self.get(step)
+        if step.answer["received"] is not None:
+            request.transfer, request.awaited = step.op["transfer"], step.op["end"]
 
     def write_landed(self, step: Step) -> None:
         """Sets the token count of the request that waits for this transfer."""

@@ -263,7 +263,12 @@ SHARE = 4
 """The reference runs one program in SHARE, because it also runs about six derived
 programs for each program. Other backends run all programs."""
 
-PAGED = {"flight": (0, 1, 2), "lags": (False, True), "lookahead": (0, 2, 1, 3)}
+PAGED = {
+    "flight": (0, 1, 2),
+    "lags": (False, True),
+    "lookahead": (0, 2, 1, 3),
+    "remote": (False, True),
+}
 CONFIG: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "kv": {"chunk": (None, None, 2, 3)},
     "rotating": {"keep": (0, 0, 1, 2)},
