@@ -224,7 +224,7 @@ class Backend:
     beside: Mapping[str, Backend] = field(default_factory=dict)
 
     def get_scope(self, number: int) -> Scope:
-        """Returns the scope of a program; `scope` if `scopes` has too few scopes."""
+        """Returns the scope of a program by its number: 0 for `scope`, then `scopes`."""
         return (self.scope, *self.scopes)[number if number <= len(self.scopes) else 0]
 
 

@@ -45,9 +45,24 @@ def define(
         make = group.command if group else click.command
         help, _, examples = cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
         epilog = f"\b\nExamples:\n{examples}" if examples else None
-        return make(name, help=help, epilog=epilog)(compose(*adds)(command(function)))
+        decorator = make(name, cls=Command, help=help, epilog=epilog)
+        return decorator(compose(*adds)(command(function)))
 
     return decorate
+
+
+class Command(click.Command):
+    """A command whose error message for an extra argument names the option --backend."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.UsageError as error:
+            options = {option for item in self.params for option in item.opts}
+            if "extra argument" not in error.message or "--backend" not in options:
+                raise
+            hint = "; name a backend with --backend NAME"
+            raise click.UsageError(f"{error.message}{hint}", context) from None
 
 
 def command(function: Callable[..., int]) -> Callable[..., None]:

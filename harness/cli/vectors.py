@@ -79,10 +79,10 @@ def run_export(settings: Settings, folder: Path | None, size: str) -> int:
     group=vectors,
 )
 def verify(folder: Path) -> int:
-    """Checks that a set is complete, and that the reference gives its answers.
+    """Checks that a set is complete, and that its answers are those of the reference.
 
-    To run its programs on a backend, replay its files. Exit status: 0 it is; 1 the
-    reference gives another answer; 2 the set is malformed.
+    To run its programs on a backend, replay its files. Exit status: 0 the set is
+    correct; 1 an answer is wrong; 2 the set is malformed.
     """
     console, files = PlainConsole(), read_set(folder)
     differences = [

@@ -105,8 +105,8 @@ def sglang_radix() -> Backend:
 
 
 def sglang_radix_default() -> Backend:
-    """Declares the variant of `RadixCache` for models with only sliding layers, if the
-    window of these models also slides over the prompt."""
+    """Declares the variant of `RadixCache` for models in which all layers slide, also
+    over the prompt."""
     kinds = {"paged-sliding": _kind(SLIDING, ("pool", "entries"))}
     options = Options(core=None, keeps_prompt=False)
     return _backend("sglang-radix-default", kinds, options, SHARE)

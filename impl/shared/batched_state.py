@@ -109,10 +109,9 @@ class StateBatch(CacheBatch):
         for mine, its in zip(self.arrays, arrays, strict=True):
             if (mine.shape[1:], mine.dtype) != (its.shape[1:], its.dtype):
                 raise MisuseError(
-                    f"{operation}: the states are {its.dtype} of shape"
-                    f" {list(its.shape)}, but must be like those of this batch,"
-                    f" {mine.dtype} of shape {list(mine.shape)}, except for the number"
-                    " of rows"
+                    f"{operation}: the states are {its.dtype} {list(its.shape)}; this"
+                    f" batch has {mine.dtype} {list(mine.shape)}; only the number of rows"
+                    " may differ"
                 )
 
     def put_together(self, batches: Sequence[Arrays]) -> None:

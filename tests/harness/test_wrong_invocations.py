@@ -142,6 +142,7 @@ def test_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 
 LONG_NAME = "x" * 300
 UNUSABLE: dict[str, tuple[str, str]] = {
+    "check my_cache:make": ("", "; name a backend with --backend NAME"),
     f"show good.json --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
     f"backends --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),
     f"check --programs 1 --failures {LONG_NAME}": (LONG_NAME[:9], "File name too long"),

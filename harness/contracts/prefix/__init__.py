@@ -156,8 +156,8 @@ class PrefixContract(Contract):
     def complete_move(self, move: Op, model: PrefixModel) -> Op | None:
         """Completes a move; see `Contract.complete_move`.
 
-        Also returns None if the move needs an open request but none is open, or needs
-        that no request is open but one is open.
+        Also returns None if the move needs an open request and none is open, or must not
+        run during a request and one is open.
         """
         wrong = BETWEEN if model.is_open("a") else ("close", "cancel")
         if not model.has_users and move["op"] in wrong:
