@@ -64,6 +64,13 @@ LOADING = (
     *(open_request("b", 1, 2, 3), ask("load", "b", transfer="in"), UPDATE),
     *(end("landed", "in"), ask("schedule", "b"), RUN, *sample("b", 4)),
 )
+FAILED = (
+    *(*compute("a", 1, 2, 3, 4, 5), ask("offload", "a", transfer="out")),
+    *(end("landed", "out"), ask("free", "a"), {"op": "evict", "count": 256}),
+    *(open_request("b", 1, 2, 3, 4, 5), ask("load", "b", transfer="in"), UPDATE),
+    *({**end("failed", "in"), "arrived": 1}, ask("schedule", "b"), RUN),
+)
+"""The first block has arrived, and is kept."""
 
 
 class Ignores(Manager):
@@ -153,7 +160,7 @@ class Forgets(Manager):
 PROGRAMS = (GOES_ON, BESIDE, FORKED, REWOUND, PREEMPTED, IN_FLIGHT, LANDED, ON_HOST)
 
 
-@pytest.mark.parametrize("ops", [*PROGRAMS, LOADING])
+@pytest.mark.parametrize("ops", [*PROGRAMS, LOADING, FAILED])
 def test_ours_are_right(ops: Sequence[Op]) -> None:
     for cache in Manager, cpu().open:
         result = run_on(cache, *ops, *compute("z", 1, 2, 3, 4, 5))

@@ -358,7 +358,8 @@ class Failed(End):
             return {"kept": leave([0])}
         request = model.cache.requests[name]
         hits = [hit for hit in model.list_hits(name) if 0 < hit <= request.awaited]
-        if request.present < request.awaited:  # what has arrived counts, too
+        if request.present < request.awaited or request.is_stale:
+            # What has arrived counts, too, and what can be hit no more.
             hits = [*range(request.awaited, 0, -1)]
         return {"kept": leave([0, *hits])}
 
