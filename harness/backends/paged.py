@@ -72,10 +72,10 @@ class Entry(NamedTuple):
 
 
 TELLS = ("pool", "entries", "events", "attend", "host_entries", "reuse", "slots")
-"""The optional methods and promises of a paged cache; see `Kind.tells`. "reuse" is not
-a method but a promise about the entries: all tokens that a step computes can be hit
-after `run` or `finish`; tokens that a load copies can be hit after `landed`; tokens that
-an offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
+"""The optional methods and promises of a paged cache; see `Kind.tells`. "reuse" is not a
+method but a promise about the entries: all tokens that a step computes can be hit after
+`run` or `finish`; tokens that a transfer brings can be hit after `landed`; tokens that an
+offload copies can be loaded after `landed`; a waiting request reuses as many tokens as
 the entries allow; and if the cache has the method `pool`, an entry goes only if no block
 is free after the operation, except in `evict`, `reset`, `restore`, `update_weights`, and
 `free` without reuse."""

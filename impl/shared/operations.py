@@ -39,21 +39,8 @@ stored twice."""
 PAGED_OPERATIONS = frozenset(
     {
         *("open", "match", "schedule", "run", "launch", "finish", "accept", "preempt"),
-        *(
-            "free",
-            "fork",
-            "rewind",
-            "evict",
-            "reset",
-            "update_weights",
-            "offload",
-            "load",
-            "landed",
-            "failed",
-            "send",
-            "receive",
-        ),
-        *("save", "restore"),
+        *("free", "fork", "rewind", "evict", "reset", "update_weights"),
+        *("offload", "load", "landed", "failed", "send", "receive", "save", "restore"),
     }
 )
 PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
