@@ -307,7 +307,8 @@ class PagedCache(Protocol):
 
         Returns:
             The length of the reused prefix, and the blocks that are sent, in order. They
-            must not be hit before `landed`. None if there is no room.
+            must not be hit before `landed`. None if there is no room, or if the request
+            can hit all these tokens.
         """
 
     # --- saving -------------------------------------------------------------------------

@@ -37,7 +37,16 @@ VICTIM = Duty(
     "preempt of a scheduled request: policy fcfs preempts the last running one, which is"
     " not scheduled yet",
 )
-PRIORITY = (WITHDRAW, ABORT)
+AFTER_SEND = {"states": ["sent"]}, "a request that was sent: only ended ones are"
+CALLS = (
+    ("preempt", {"awaited": [1, None]}, "a request that waits to receive tokens"),
+    ("preempt", {"states": ["loaded", "begun"]}, "one that has received, not yet run"),
+    ("send", {"states": ["begun"]}, "a request before its known tokens are computed"),
+    ("send", {"computed - length": [1, None]}, "drafts whose outputs are not processed"),
+    *((name, *AFTER_SEND) for name in ("schedule", "send", "preempt")),
+)
+HANDED_OVER = [Duty({"op": op, **when}, f"{op} of {what}") for op, when, what in CALLS]
+PRIORITY = (WITHDRAW, ABORT, *HANDED_OVER)
 """The duties with the policy priority, which also preempts scheduled requests."""
 DUTIES = (*PRIORITY, VICTIM)
 
@@ -71,15 +80,22 @@ WITH_STATES: Groups = (
     [full(2), state(2)],
     [full(4), state(4)],
     [full(1), state(1)],
-    [full(2), sliding(2, 3), state(2)],
     [full(4), state(4), state(4)],
+    [full(2), sliding(2, 3), state(2)],
 )
 """States have blocks of the same size as the other layers, as in an engine."""
 
 
+HERE = OPERATIONS | {"launch", "finish"}
+ALL = HERE | {"send", "receive", "landed", "failed"}
+ASYNC = {"flight": (0, 1, 2), "remote": (False, True)}
+RANKS = {"ranks": (1, 1, 2, 4), "interleave": (1, 2)}
+"""Beside full groups, only states: the coordinator refuses other groups."""
+
+
 def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
-    settings = {"groups": tuple(groups), "extra_keys": (False, True), **config}
-    return Kind(OPERATIONS, settings, duties=DUTIES, tells=TELLS)
+    settings = {"groups": tuple(groups), "extra_keys": (False, True), **ASYNC, **config}
+    return Kind(ALL, settings, duties=DUTIES, tells=TELLS)
 
 
 def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
@@ -90,20 +106,27 @@ def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
     states at the ends of blocks.
     """
     kind = _kind(groups, prefix_cache=(True,), lookahead=(0,), aligned=(True,), **config)
-    return replace(kind, operations=OPERATIONS - {"match"})
+    return replace(kind, operations=ALL - {"match"})
 
 
 FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
 """Hits inside a block occur only in models with states."""
 
+
+def _without_failures(kind: Kind) -> Kind:
+    """Declares a kind whose transfers do not fail. If all layers are sliding or have
+    states, failures diverge, which `vllm` shows."""
+    return replace(kind, operations=kind.operations - {"failed"})
+
+
 PLAIN = {
-    "paged-full": _kind(FULL),
-    "paged-sliding": _kind(SLIDING),
+    "paged-full": _kind(FULL, **RANKS),
+    "paged-sliding": _without_failures(_kind(SLIDING)),
     "paged-chunked": _kind(CHUNKED),
     "paged-hybrid": _kind(HYBRID),
 }
 STATES = {
-    "paged-state": _kind_with_states(STATE),
+    "paged-state": _without_failures(_kind_with_states(STATE)),
     "paged-hybrid": _kind_with_states(WITH_STATES, **FINER),
 }
 
@@ -119,7 +142,7 @@ def declare_alike(groups: Groups) -> Groups:
 
 
 SPARSE = {
-    "paged-sliding": _kind(SLIDING),
+    "paged-sliding": PLAIN["paged-sliding"],
     "paged-state": STATES["paged-state"],
     "paged-hybrid": _kind_with_states(
         [*declare_without_chunks(HYBRID), *WITH_STATES], **FINER
@@ -129,8 +152,10 @@ SPARSE = {
 
 def vllm() -> Backend:
     """Declares `KVCacheManager` with the policy fcfs and a draft model."""
-    more = _kind([*CHUNKED, *INSIDE])
-    return _backend("vllm", {**PLAIN, "paged-chunked": more})
+    more = _kind([*CHUNKED, *INSIDE], remote=(False,))
+    more = replace(more, operations=HERE, duties=(WITHDRAW, ABORT, VICTIM))
+    kinds = {**PLAIN, "paged-sliding": _kind(SLIDING), "paged-chunked": more}
+    return _backend("vllm", kinds)
 
 
 def vllm_priority() -> Backend:
@@ -152,8 +177,10 @@ def vllm_states() -> Backend:
 
 def vllm_states_budget() -> Backend:
     """Declares `vllm_states` with at most three tokens in a step, so that a block of
-    states may need several steps."""
-    return _backend("vllm-states-budget", STATES, Options(budget=3), SHARE)
+    states may need several steps, and with several ranks."""
+    kind = _kind_with_states(WITH_STATES[:-1], **FINER, **RANKS)
+    kinds = {**STATES, "paged-hybrid": kind}
+    return _backend("vllm-states-budget", kinds, Options(budget=3), SHARE)
 
 
 def vllm_ngram() -> Backend:
@@ -178,7 +205,7 @@ def vllm_eagle_drop() -> Backend:
     hit is computed again. The manager then refuses chunked layers."""
     kinds = {
         "paged-full": _kind(FULL),
-        "paged-sliding": _kind(SLIDING),
+        "paged-sliding": PLAIN["paged-sliding"],
         "paged-hybrid": _kind(declare_without_chunks(HYBRID)),
     }
     options = Options(drops_last=True)

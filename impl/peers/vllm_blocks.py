@@ -1,13 +1,16 @@
 """The adapter to vLLM's `KVCacheManager`, with the calls of the scheduler.
 
-Line numbers in comments are those of `vllm/v1/core/sched/scheduler.py`, version 0.33.0.
+Transfers, preemptions and the ends of requests run in vLLM's own `Scheduler`. Line
+numbers in comments are those of `vllm/v1/core/sched/scheduler.py`, version 0.33.0.
 `vllm` declares the backends.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain, count
 from math import gcd, lcm
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -62,7 +65,7 @@ def _open_hash() -> Any:
     return sha256
 
 
-def _open_spec(group: Mapping[str, Any]) -> Any:
+def _open_spec(group: Mapping[str, Any], ranks: int) -> Any:
     """Returns vLLM's specification of the layers of a group."""
     block = group["block"]
     if group["type"] == "sliding":
@@ -79,7 +82,7 @@ def _open_spec(group: Mapping[str, Any]) -> Any:
             dtypes=(torch.float32,),
             mamba_cache_mode="align",
         )
-    return vllm.FullAttentionSpec(block_size=block, **SHAPE)
+    return vllm.FullAttentionSpec(block_size=block // ranks, **SHAPE)
 
 
 def _open_manager(config: Config, options: Options) -> Any:
@@ -87,7 +90,7 @@ def _open_manager(config: Config, options: Options) -> Any:
     (line 340)."""
     block = lcm(*(group["block"] for group in config["groups"]))
     groups = [
-        vllm.KVCacheGroupSpec([f"layer.{number}"], _open_spec(group))
+        vllm.KVCacheGroupSpec([f"layer.{number}"], _open_spec(group, config["ranks"]))
         for number, group in enumerate(config["groups"])
     ]
     return vllm.KVCacheManager(
@@ -95,7 +98,8 @@ def _open_manager(config: Config, options: Options) -> Any:
             config["blocks"] + 1,  # the first is the null block
             [],
             groups,
-            prefix_cache_retention_interval=_open_retention(block, options),
+            prefix_cache_retention_interval=options.retention
+            and options.retention * block,
         ),
         # A request ends at this length, so no request computes its last token.
         max_model_len=config["max_length"] + 1,
@@ -107,11 +111,8 @@ def _open_manager(config: Config, options: Options) -> Any:
         num_hash_lookahead_tokens=int(options.covers_next),
         num_prefill_lookahead=int(options.covers_next or options.drops_last),
         enable_kv_cache_events=True,
+        dcp_world_size=config["ranks"],
     )
-
-
-def _open_retention(block: int, options: Options) -> int | None:
-    return None if options.retention is None else options.retention * block
 
 
 def _open_unit(config: Config) -> int:
@@ -123,38 +124,90 @@ def _open_unit(config: Config) -> int:
 
 def open_blocks(config: Config, options: Options) -> Blocks:
     """Opens a manager and its scheduler for a complete config of the paged contract."""
-    groups = config["groups"]
-    states = [group["block"] for group in groups if group["type"] == "state"]
-    manager = _open_manager(config, options)
-    kind = StateBlocks if states else Blocks
-    return kind(manager, config, options)
+    return Blocks(_open_manager(config, options), config, options)
 
 
 # --- the scheduler ----------------------------------------------------------------------
 
 
+class Connector(vllm.SupportsHMA):  # type: ignore[misc]
+    """The scheduler's side of a connector to other caches.
+
+    Attributes:
+        transfers: name → the request that is sent or received, and the received blocks.
+        blocks: for each group, the blocks of the request that was handed over last.
+    """
+
+    def __init__(self) -> None:
+        self.transfers: dict[str, tuple[Any, Sequence[int]]] = {}
+
+    def request_finished_all_groups(self, request: Any, blocks: Any) -> tuple[bool, None]:
+        """Returns whether the blocks of the request must not be freed yet."""
+        self.blocks = blocks
+        return request in [item for item, _ in self.transfers.values()], None
+
+    def update_connector_output(self, output: Any) -> None:
+        pass
+
+
+class Scheduler(vllm.Scheduler):  # type: ignore[misc]
+    """A scheduler with the attributes that the called methods read, as they are at the
+    beginning (lines 87 to 475); None for parts that a server may lack."""
+
+    def __init__(self, manager: Any, config: Config, options: Options) -> None:
+        for part in ("_inflight_prefills", "deferred_waiting", "finished_req_ids",
+                     "failed_recving_kv_req_ids", "finished_recving_kv_req_ids",
+                     "reset_preempted_req_ids"):  # fmt: skip
+            setattr(self, part, set())
+        self.kv_cache_manager, self.kv_cache_config = manager, manager.kv_cache_config
+        self.block_size = manager.coordinator.scheduler_block_size
+        self.hash_block_size = _open_unit(config)
+        self.need_mamba_block_aligned_split = manager.kv_cache_config.has_mamba_layers
+        self.mamba_partial_cache_hit = manager.coordinator.enable_partial_hash_hits
+        self.cache_config = SimpleNamespace(block_size=self.block_size)
+        self.scheduler_config = SimpleNamespace(long_prefill_token_threshold=0)
+        self.vllm_config = SimpleNamespace(kv_transfer_config=None)
+        self.encoder_cache_manager = SimpleNamespace(free=lambda request: None)
+        self.max_num_scheduled_tokens = options.budget or config["max_length"]
+        self.connector = Connector() if config["remote"] else None
+        self.recompute_kv_load_failures = True
+        self.defer_block_free = bool(config["remote"] and config["flight"])
+        self.sched_step_seq = self.processed_step_seq = self.num_hash_lookahead_tokens = 0
+        self.requests, self.deferred_loads, self._pending_encoder_input_ids = {}, {}, {}
+        self.running, self.deferred_frees = [], deque[Any]()
+        self.waiting, self.kv_holding_waiting = (vllm.FCFSRequestQueue() for _ in "12")
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 class Blocks:
-    """A manager, and the scheduler code that calls it.
+    """A manager, and the scheduler that calls it.
 
     Attributes:
         manager: the `KVCacheManager`.
+        scheduler: its scheduler, whose requests have identifiers that are never used
+            again.
         requests: name → its `Request`.
-        step: name → the number of its tokens in the current step.
-        drafted: name → its scheduled drafts.
+        step: identifier → the number of tokens in the current step.
+        flights: the launched steps, the oldest first.
+        drafted: identifier → the scheduled drafts.
         prefixes: hash → the prefix of the hash, as an entry of group 0 and block 0.
         retained: the blocks that a copy of this step reads or writes.
     """
 
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
-        self.manager = manager
+        self.manager, self.scheduler = manager, Scheduler(manager, config, options)
         self.unit = _open_unit(config)
-        self.drafts = config["lookahead"]  # num_spec_tokens
+        self.has_outputs_later = config["flight"] or config["lookahead"]
         self.lookahead = config["lookahead"] * options.has_draft_model
         self.hasher = vllm.get_request_block_hasher(
             self.unit, _open_hash(), int(options.covers_next)
         )
+        self.identifiers = map(str, count())
         self.requests: dict[str, Any] = {}
         self.step: dict[str, int] = {}
+        self.flights: list[dict[str, int]] = []
         self.drafted: dict[str, Sequence[int]] = {}
         self.prefixes: dict[Any, Entry] = {}
         self.retained: list[Any] = []
@@ -170,8 +223,8 @@ class Blocks:
         lora = SimpleNamespace(
             name=adapter, lora_name=adapter, lora_path=adapter, adapter_id=1
         )
-        self.requests[request] = vllm.Request(
-            request,
+        opened = self.requests[request] = vllm.Request(
+            next(self.identifiers),
             list(tokens),
             SAMPLING,
             None,
@@ -180,7 +233,8 @@ class Blocks:
             cache_salt=namespace,
             block_hasher=self.hasher,
         )
-        self.note(self.requests[request])
+        self.scheduler.requests[opened.request_id] = opened
+        self.note(opened)
 
     def note(self, request: Any) -> None:
         """Stores the tokens of each hash, because entries and events contain only the
@@ -199,60 +253,50 @@ class Blocks:
 
     # --- a step -------------------------------------------------------------------------
 
-    def schedule(self, name: str, count: int) -> tuple[int, int] | None:
-        request = self.requests[name]
+    def schedule(self, name: str, count: int, end: int = 0) -> tuple[int, int] | None:
+        """Schedules a request: a waiting one after its hit, or after the tokens that it
+        has received (lines 830 to 1600). With `end`, it waits to receive its tokens."""
+        request, scheduler = self.requests[name], self.scheduler
         if not self.step:
             self.manager.new_step_starts()  # line 746
-        if request.status == vllm.RequestStatus.RUNNING:
-            return self.go_on(request, count)
-        return self.admit(request, count)
-
-    def go_on(self, request: Any, count: int) -> tuple[int, int] | None:
-        """Schedules a running request (lines 830 to 1025)."""
-        start = request.num_computed_tokens
-        allowed = self.limit(
-            request, start, min(count, request.num_tokens_with_spec - start)
-        )
-        if allowed == 0:
-            return None
-        got = self.manager.allocate_slots(
-            request, allowed, num_lookahead_tokens=self.lookahead
-        )
-        if got is None:
-            return None
-        scheduled = start + allowed - request.num_tokens
-        self.drafted[request.request_id] = request.spec_token_ids[: max(0, scheduled)]
-        request.spec_token_ids = []
-        self.step[request.request_id] = allowed
-        return start, allowed
-
-    def admit(self, request: Any, count: int) -> tuple[int, int] | None:
-        """Schedules a waiting request after its hit (lines 1110 to 1600)."""
-        blocks, hit, request.shared_prefix_boundary = self.manager.get_computed_blocks(
-            request
-        )
-        allowed = self.limit(request, hit, min(count, request.num_tokens - hit))
-        if allowed == 0:
+        blocks, hit = self.manager.empty_kv_cache_blocks, 0
+        if request.num_computed_tokens == 0:
+            lookup = self.manager.get_computed_blocks(request)
+            blocks, hit, request.shared_prefix_boundary = lookup
+        if end:
+            hit -= hit % scheduler.block_size
+            blocks = self.manager.truncate_computed_blocks(blocks, hit)
+        start = int(request.num_computed_tokens + hit)
+        known = 0 if end else request.num_tokens_with_spec - start
+        allowed = min(count, known, scheduler.max_num_scheduled_tokens)
+        if allowed and scheduler.need_mamba_block_aligned_split:
+            allowed = scheduler._mamba_block_aligned_split(request, allowed, hit)
+        if not allowed and end <= start:
             return None
         got = self.manager.allocate_slots(
             request,
             allowed,
             num_new_computed_tokens=hit,
             new_computed_blocks=blocks,
-            num_lookahead_tokens=self.lookahead,
+            num_lookahead_tokens=0 if end else self.lookahead,
+            num_external_computed_tokens=end and end - start,
+            delay_cache_blocks=end > 0,
             full_sequence_must_fit=False,  # scheduler_reserve_full_isl
         )
         if got is None:
             return None
-        request.status = vllm.RequestStatus.RUNNING
-        request.num_computed_tokens = hit
+        request.num_computed_tokens = end or start
+        if end:
+            request.status = vllm.RequestStatus.WAITING_FOR_REMOTE_KVS
+            scheduler._enqueue_waiting_request(request)
+            return start, 0
+        if request.status != vllm.RequestStatus.RUNNING:
+            request.status = vllm.RequestStatus.RUNNING
+            scheduler.running.append(request)
+        drafted = request.spec_token_ids[: max(0, start + allowed - request.num_tokens)]
+        self.drafted[request.request_id], request.spec_token_ids = drafted, []
         self.step[request.request_id] = allowed
-        return int(hit), allowed
-
-    def limit(self, request: Any, start: int, count: int) -> int:
-        """Returns the allowed number of tokens, at most `count`, in a step that begins at
-        `start`."""
-        return count
+        return start, allowed
 
     def copies(self) -> list[tuple[int, int]]:
         copies, retained = self.manager.take_kv_cache_block_copies()  # line 1699
@@ -260,49 +304,101 @@ class Blocks:
         return [(copy.src_block_id, copy.dst_block_id) for copy in copies]
 
     def run(self) -> None:
-        """Ends the scheduling and runs the step (lines 1681 to 1860, 3095)."""
+        self.launch()
+        self.finish()
+
+    def launch(self) -> None:
+        """Ends the scheduling of a step (lines 1681 to 1784)."""
+        scheduler, done = self.scheduler, SimpleNamespace(num_scheduled_tokens=self.step)
+        done.has_structured_output_requests = False
         self.manager.take_boundary_state_offloads()
-        self.manager.block_pool.free_blocks(self.retained)
+        scheduler._free_cow_retained_blocks(self.retained, scheduler.sched_step_seq + 1)
         self.retained = []
         self.manager.take_new_block_ids()
-        for name, count in self.step.items():
-            self.requests[name].num_computed_tokens += count
+        scheduler.sched_step_seq += 1
+        scheduler._update_after_schedule(done)
+        self.flights.append(self.step)
         self.step = {}
+
+    def finish(self) -> None:
+        """Begins to process the output of a step (lines 2277 to 2318)."""
+        self.scheduler.processed_step_seq += 1
+        self.scheduler._drain_deferred_frees()
+        for name, tokens in self.flights.pop(0).items():
+            if request := self.scheduler.requests.get(name):
+                request.num_in_flight_tokens -= tokens
 
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
     ) -> None:
         """Processes the output of a request (lines 2346 to 2415, 2753, 2879)."""
         request = self.requests[name]
-        drafted = self.drafted.pop(name, ())
+        drafted = self.drafted.pop(request.request_id, ())
         request.num_computed_tokens -= len(drafted) - accepted
         for token in (*drafted[:accepted], sampled):
             request.append_output_token_ids(token)
         self.note(request)
-        if self.drafts:
+        if self.has_outputs_later:
             self.manager.cache_blocks(request, request.num_computed_tokens)
         request.spec_token_ids = list(drafts)
 
     # --- release ------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
-        """Preempts a request (line 1799)."""
         request = self.requests[name]
-        self.manager.free(request)
-        request.status = vllm.RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        request.spec_token_ids = []
-        request.num_preemptions += 1
-        self.forget(name)
-
-    def free(self, request: str, reuse: bool) -> None:
-        """Ends a request (line 3084)."""
-        self.manager.free(self.requests.pop(request))
+        self.scheduler.running.remove(request)
+        self.scheduler._preempt_request(request, 0)
         self.forget(request)
 
-    def forget(self, request: str) -> None:
-        self.step.pop(request, None)
-        self.drafted.pop(request, None)
+    def free(self, name: str, reuse: bool) -> None:
+        request = self.requests.pop(name)
+        stopped = vllm.RequestStatus.FINISHED_STOPPED
+        self.scheduler.finish_requests(request.request_id, stopped)
+        self.forget(request)
+
+    def forget(self, request: Any) -> None:
+        self.step.pop(request.request_id, None)
+        self.drafted.pop(request.request_id, None)
+
+    # --- other caches -------------------------------------------------------------------
+
+    def send(self, name: str, transfer: str) -> list[int]:
+        """Hands over a request, which only ends afterwards (line 3349)."""
+        request, connector = self.requests[name], self.scheduler.connector
+        self.scheduler._connector_finished(request)
+        connector.transfers[transfer] = request, ()
+        return [block for block in chain(*connector.blocks) if block]
+
+    def receive(self, name: str, transfer: str, end: int) -> tuple[int, list[int]] | None:
+        admitted, request = self.schedule(name, 0, end), self.requests[name]
+        if admitted is None:
+            return None
+        table = self.manager.get_blocks(request.request_id)
+        blocks = [*chain(*table.get_unhashed_block_ids_all_groups())]
+        self.scheduler.connector.transfers[transfer] = request, blocks
+        return admitted[0], blocks
+
+    def landed(self, transfer: str) -> None:
+        """Processes the end of a transfer (lines 3556 and 3519)."""
+        request, _ = self.scheduler.connector.transfers.pop(transfer)
+        name, waits = [request.request_id], self.scheduler._is_blocked_waiting_status
+        received, sent = name * waits(request.status), name * request.is_finished()
+        ended = SimpleNamespace(finished_recving=received, finished_sending=sent)
+        self.scheduler._update_from_kv_xfer_finished(ended)
+        if received:
+            self.scheduler._handle_blocked_waiting_request(request)
+            self.scheduler.kv_holding_waiting.remove_request(request)
+
+    def failed(self, transfer: str, arrived: int) -> int:
+        """Processes the failure of a transfer (lines 2286 to 2302)."""
+        request, blocks = self.scheduler.connector.transfers[transfer]
+        waits = self.scheduler._is_blocked_waiting_status(request.status)
+        if self.manager.num_kv_cache_groups > 1:
+            self.scheduler._handle_failed_recving({request.request_id})
+        else:
+            self.scheduler._handle_invalid_blocks({*blocks[arrived:]}, {})
+        self.landed(transfer)
+        return int(request.num_computed_tokens) * waits
 
     def evict(self, count: int) -> int:
         victims = self.pool().cached[:count]
@@ -315,7 +411,7 @@ class Blocks:
     # --- reports ------------------------------------------------------------------------
 
     def tables(self, request: str) -> list[list[int | None]]:
-        groups = self.manager.get_block_ids(request)
+        groups = self.manager.get_block_ids(self.requests[request].request_id)
         return [[block or None for block in blocks] for blocks in groups]
 
     def pool(self) -> Pool:
@@ -328,7 +424,11 @@ class Blocks:
         idle = pool.free_block_queue.get_all_free_blocks()
         free = [block.block_id for block in idle if block.block_hash is None]
         cached = [block.block_id for block in idle if block.block_hash is not None]
-        pinned = [block.block_id for block in self.retained]
+        held = [self.retained, *(blocks for _, blocks in self.scheduler.deferred_frees)]
+        for request in self.scheduler.requests.values():
+            if request.is_finished():  # not freed before its transfer has ended
+                held += self.manager.get_blocks(request.request_id).blocks
+        pinned = [each.block_id for blocks in held for each in blocks if not each.is_null]
         return Pool(used, free, cached, pinned)
 
     def entries(self) -> list[Entry]:
@@ -381,56 +481,3 @@ def list_extras(features: Sequence[Any], end: int) -> list[tuple[int, int, str]]
 def list_ids(blocks: Any) -> list[int]:
     """Returns the blocks of a hash; vLLM stores several blocks as a dict."""
     return list(blocks) if isinstance(blocks, dict) else [blocks.block_id]
-
-
-class StateBlocks(Blocks):
-    """A manager of models with recurrent states, which are kept at the ends of blocks
-    (the mode "align").
-
-    Attributes:
-        block: the number of positions in a block of states.
-        budget: the largest number of tokens in a step.
-    """
-
-    def __init__(self, manager: Any, config: Config, options: Options) -> None:
-        super().__init__(manager, config, options)
-        self.block = next(
-            group["block"] for group in config["groups"] if group["type"] == "state"
-        )
-        self.budget = options.budget or config["max_length"]
-
-    def limit(self, request: Any, start: int, count: int) -> int:
-        """Returns the number of tokens up to a position where a state can be cached.
-
-        This is the part of `_mamba_block_aligned_split` (line 546) that applies without
-        EAGLE and without internal checkpoints.
-        """
-        block, prefill_end = (
-            self.block,
-            max(request.num_prompt_tokens, request.num_tokens - 1),
-        )
-        count = min(count, self.budget)
-        if start >= prefill_end:
-            return count
-        end = start + count
-        aligned = end // block * block
-        if end < prefill_end and (aligned > start or block <= self.budget):
-            end = aligned
-        last = self.find_checkpoint(request.num_tokens, block)
-        tail = self.find_checkpoint(request.num_prompt_tokens, self.unit)
-        has_tail = self.manager.coordinator.enable_partial_hash_hits
-        junction = request.shared_prefix_boundary
-        stops = (
-            (start // block + 1) * block if start % block else 0,
-            last,
-            tail if has_tail and last < tail < request.num_prompt_tokens else 0,
-            start + (junction - start) // block * block if start < junction < end else 0,
-        )
-        end = min((stop for stop in stops if start < stop < end), default=end)
-        return max(end - start, 0)
-
-    def find_checkpoint(self, tokens: int, block: int) -> int:
-        """Returns the last end of a block that leaves at least one token to compute."""
-        find = open_vllm().load("vllm.v1.kv_cache_interface")
-        position: int = find.get_mamba_prefill_checkpoint_position(tokens, block, False)
-        return position

@@ -129,6 +129,37 @@ def leave_out_images(request: Any) -> dict[str, Any]:
     return {"mm_features": []}
 
 
+def publish_early(allocate: Any) -> Any:
+    """What is still being received can be hit."""
+
+    def change(self: Any, *fields: Any, **more: Any) -> Any:
+        return allocate(self, *fields, **{**more, "delay_cache_blocks": False})
+
+    return change
+
+
+def free_at_once(finished: Any) -> Any:
+    """A request that has ended frees its blocks although they are still being sent."""
+    return lambda self, request: (False, finished(self, request)[1])
+
+
+def allow_at_once(can_be_freed: Any) -> Any:
+    """Blocks are received into that an unfinished step still writes."""
+    return lambda self, request: True
+
+
+def keep_all(update: Any) -> Any:
+    """A load that fails counts as complete."""
+    return lambda self, requests, *fields, **more: (set(), 0, set())
+
+
+def ignore_ranks(find: Any) -> Any:
+    """A block counts as full when one rank has filled its part."""
+    return classmethod(
+        lambda cls, *args, **more: find(*args, **{**more, "dcp_world_size": 1})
+    )
+
+
 MISTAKES = [
     ("", "paged-full", "BlockPool._maybe_evict_cached_block", keep_hash),
     ("", "paged-full", "BlockPool.touch", raise_once),
@@ -141,7 +172,7 @@ MISTAKES = [
     ("", "paged-full", "FullAttentionManager.find_longest_cache_hit", find_one_more),
     ("", "paged-sliding", "SlidingWindowManager.get_num_skipped_tokens", skip_one_more),
     ("", "paged-sliding", "SlidingWindowManager.find_longest_cache_hit", find_one_more),
-    ("", "paged-chunked", "ChunkedLocalAttentionManager.get_num_skipped_tokens",
+    ("-ngram", "paged-chunked", "ChunkedLocalAttentionManager.get_num_skipped_tokens",
      skip_one_more),
     ("", "paged-hybrid", "SlidingWindowManager.get_num_skipped_tokens", skip_one_more),
     ("-ngram", "paged-hybrid", "KVCacheManager.cache_blocks", hash_behind),
@@ -152,6 +183,13 @@ MISTAKES = [
     ("-states", "paged-hybrid", "KVCacheManager.take_kv_cache_block_copies", lose_copies),
     ("-states", "paged-state", "MambaManager.get_num_blocks_to_allocate",
      allow_states_of_step),
+    ("", "paged-full", "KVCacheManager.allocate_slots", publish_early),
+    ("-states", "paged-state", "KVCacheManager.allocate_slots", publish_early),
+    ("", "paged-full", "Scheduler._connector_finished", free_at_once),
+    ("", "paged-hybrid", "Scheduler._connector_finished", free_at_once),
+    ("", "paged-full", "Scheduler._request_blocks_can_be_freed", allow_at_once),
+    ("", "paged-full", "Scheduler._update_requests_with_invalid_blocks", keep_all),
+    ("", "paged-full", "FullAttentionManager.find_longest_cache_hit", ignore_ranks),
 ]  # fmt: skip
 
 

@@ -295,26 +295,35 @@ class Reset(PagedOperation):
     """Drops all content that can be hit.
 
     Answer: `ok`: false while a request holds slots or a transfer is in progress; then
-    nothing changes.
+    nothing changes. It may also be false while a step is unfinished whose requests have
+    all let go of their slots.
     """
 
     name, result, has_misuse = "reset", "ok", False
     effect = Effect.REMOVES
-    answer = schemas.record(ok=schemas.BOOLEAN)
+    answer = schemas.record(ok=schemas.left_open(schemas.BOOLEAN))
     text = "reset the prefix cache"
 
     def run_reference(self, op: Op, model: PagedModel) -> Answer:
-        done = model.cache.reset()
-        if done:
-            model.happened.add("reset")
-            model.offloaded, model.away, model.withdrawn = [], [], []
-        return {"ok": done}
+        if not model.cache.is_idle and self.is_possible(model):
+            return {"ok": leave([False, True])}
+        return {"ok": model.cache.reset()}
+
+    def is_possible(self, model: PagedModel) -> bool:
+        is_held = any(item.is_held for item in model.cache.requests.values())
+        return not is_held and not model.cache.transfers
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
-        if answer.get("ok") and model.cache.is_idle:
+        if answer.get("ok") and self.is_possible(model):
             system.check_empty()
         return answer
+
+    def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
+        if observed["ok"]:
+            model.happened.add("reset")
+            model.cache.past = []
+            model.offloaded, model.away, model.withdrawn = [], [], []
 
 
 class UpdateWeights(PagedOperation):

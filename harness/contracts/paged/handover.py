@@ -61,7 +61,8 @@ class Receive(Begin):
     cache sends. The request first reuses a prefix. Until the transfer has landed, no
     request may hit the other tokens.
 
-    Answer: `received`: the number of reused tokens; null if there are too few blocks.
+    Answer: `received`: the number of reused tokens; null if there are too few blocks, or
+    if the request can hit all these tokens.
     """
 
     name, memory, result, weight = "receive", "remote", "received", 5
@@ -117,7 +118,9 @@ class Receive(Begin):
         if self.breaks_usage(op, model):
             return ask(lambda: model.cache.receive(name, transfer, end))
         starts = self.list_starts(op, model)
-        is_due = model.must_have_room(name, end)
+        # It need not receive what it may hit, or what is computed in this step.
+        waits = end <= model.list_hits(name)[0] or model.may_put_off(name, 0, MOST_LENGTH)
+        is_due = model.must_have_room(name, end) and not waits
         return {"received": leave([*starts, *([] if is_due else [None])])}
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:

@@ -250,7 +250,7 @@ class Transfer(NamedTuple):
 
     Attributes:
         request: the request that the transfer was begun for.
-        blocks: the number of device blocks that are copied.
+        blocks: the number of device blocks that may be held until the transfer ends.
         content: the content that all groups had computed when its offload began; None
             for another operation, or if the content must not be reused, or no longer.
         sends: whether the content goes to another cache.
@@ -534,9 +534,9 @@ class PagedModel:
         if end < len(request.known) and any(end // b == start // b for b in blocks):
             return True
         scheduled = (self.cache.requests[other] for other in self.cache.step)
-        begun = request.get_content(self.unit - 1)
+        begun = request.space, request.tokens[: self.unit]
         return not request.is_held and any(
-            other.get_content(self.unit - 1) == begun for other in scheduled
+            (other.space, other.tokens[: self.unit]) == begun for other in scheduled
         )
 
     def note_hit(self, name: str, hit: int) -> None:
@@ -612,10 +612,13 @@ class PagedModel:
         reused any more.
         """
         request = self.cache.requests.get(name)
-        if not reuse:
-            for transfer, item in self.transfers.items():
-                if item.request is request:
-                    self.transfers[transfer] = item._replace(content=None)
+        for transfer, item in self.transfers.items():
+            if item.request is request and not reuse:
+                self.transfers[transfer] = item = item._replace(content=None)
+            if item.request is request and self.config["remote"] and request.is_held:
+                # A backend may keep all blocks until the request is sent or received.
+                blocks = self.count_blocks(name, *self.spans[name])
+                self.transfers[transfer] = item._replace(blocks=blocks)
         if request is not None and request.is_held and self.flights:
             self.lost[-1] += self.count_blocks(name, *self.spans[name])
             self.happened |= {"dropped"} if request.launched else set()
@@ -690,7 +693,7 @@ class PagedModel:
         return sum(computed // block for block in self.blocks)
 
     def get_facts(self, op: Op) -> Mapping[str, int | None]:
-        name = op.get("request", "")
+        name = op.get("request") or self.find_owner(op.get("transfer", "")) or ""
         request = self.cache.requests.get(name)
         return {
             **dict.fromkeys(FACTS),

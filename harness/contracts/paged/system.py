@@ -251,7 +251,7 @@ class PagedSystem(System):
             return
         transfer = self.contents.transfers[op["transfer"]]
         blocks = transfer.list_blocks(on_host=True)
-        self.end(op["transfer"])
+        self.end(op["transfer"], model)
         if op["transfer"] in self.sending:
             self.sent.append(self.sending.pop(op["transfer"]))
             checks.check_sent(op["transfer"], transfer, self.sent[-1].contents)
@@ -260,23 +260,27 @@ class PagedSystem(System):
             host = self.contents.host
             checks.check_landed(model, blocks, host, self.list_host_entries())
 
-    def fail(self, op: Op, fields: Iterable[str], result: str) -> Answer:
+    def fail(
+        self, op: Op, fields: Iterable[str], result: str, model: PagedModel
+    ) -> Answer:
         """Ends a transfer whose last copy, or several copies, have not arrived."""
         transfer, arrived = self.contents.transfers.get(op["transfer"]), 0
         if transfer is not None:
             arrived = min(op["arrived"], max(0, len(transfer.pairs) - 1))
         answer = self.call({**op, "arrived": arrived}, fields, result)
         if "error" not in answer and transfer is not None:
-            self.end(op["transfer"], arrived)
+            self.end(op["transfer"], model, arrived)
             self.sending.pop(op["transfer"], None)
         return answer
 
-    def end(self, transfer: str, arrived: int | None = None) -> None:
+    def end(self, transfer: str, model: PagedModel, arrived: int | None = None) -> None:
         """Copies the first `arrived` blocks of a transfer, or all, which then ends."""
         blocks = self.contents.transfers[transfer].list_blocks(on_host=False)
         self.contents.end(transfer, arrived)
         before, after = self.pool, self.read_pool()
-        if before is not None and after is not None:
+        # Others may pin the same blocks.
+        others = self.contents.transfers or self.flights or model.cache.step
+        if before is not None and after is not None and not others:
             checks.check_unpinned(transfer, blocks, before, after)
 
     def restore(self, blocks: int | None) -> Answer:

@@ -364,7 +364,7 @@ class Failed(End):
         return {"kept": leave([0, *hits])}
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
-        answer: Answer = system.fail(op, self.fields, self.result)
+        answer: Answer = system.fail(op, self.fields, self.result, model)
         return answer
 
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:

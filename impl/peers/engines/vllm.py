@@ -41,8 +41,8 @@ VLLM = Engine(
         "vllm.distributed",
         "vllm.v1.attention",
         "vllm.v1.attention.backends",
+        "vllm.v1.core.sched",
         "vllm.v1.spec_decode",
-        "vllm.v1.structured_output",
     ),
     stand_ins=(
         StandIn("uvloop", "the event loop of the server"),
@@ -59,6 +59,9 @@ VLLM = Engine(
             "sets up logging of the whole process",
             {"init_logger": _Logger},
         ),
+        StandIn("vllm.distributed.aux_output_connector", "outputs beside tokens"),
+        StandIn("vllm.distributed.ec_transfer", "sends what encoders compute"),
+        StandIn("vllm.distributed.kv_transfer", "connectors; the adapter has its own"),
         StandIn("vllm.lora", "adapters' weights; the manager reads a name off a request"),
         StandIn("vllm.multimodal", "images; requests here are tokens"),
         StandIn(
@@ -88,11 +91,11 @@ VLLM = Engine(
             "registers operators with torch, for good",
             {"get_dtype_size": _get_dtype_size, "PIN_MEMORY": False},
         ),
-        StandIn("vllm.v1.core.sched", "annotations only"),
         StandIn("vllm.v1.metrics.perf", "exports to Prometheus"),
         StandIn("vllm.v1.outputs", "annotations only"),
         StandIn("vllm.v1.serial_utils", "messages between processes"),
         StandIn("vllm.v1.spec_decode.metrics", "exports to Prometheus"),
+        StandIn("vllm.v1.structured_output", "annotations only"),
         StandIn(
             "vllm.v1.structured_output.request",
             "grammars; a request here has none",
@@ -107,6 +110,7 @@ VLLM = Engine(
 
 
 NAMES = {
+    "vllm.distributed.kv_transfer.kv_connector.v1": ("SupportsHMA",),
     "vllm.distributed.kv_events": ("AllBlocksCleared", "BlockRemoved", "BlockStored"),
     "vllm.v1.core.block_pool": ("BlockPool",),
     "vllm.v1.core.kv_cache_manager": ("KVCacheBlocks", "KVCacheManager"),
@@ -121,6 +125,8 @@ NAMES = {
         "init_none_hash",
         "maybe_convert_block_hash",
     ),
+    "vllm.v1.core.sched.request_queue": ("FCFSRequestQueue",),
+    "vllm.v1.core.sched.scheduler": ("Scheduler",),
     "vllm.v1.core.single_type_kv_cache_manager": (
         "ChunkedLocalAttentionManager",
         "FullAttentionManager",
