@@ -73,4 +73,5 @@ def test_fault_is_found_shrunk_saved_and_replayed(
         event = lockstep_pool.call(RunProgram(backend, saved.to_json()))
         assert judge(event, saved)[0] == "FAILED"
         event = lockstep_pool.call(RunProgram(planted.correct, saved.to_json()))
-        assert judge(event, saved)[0] == "FIXED"
+        status, message = judge(event, saved)
+        assert status == "FIXED", f"on the correct cache: {message}; {saved.to_json()}"
