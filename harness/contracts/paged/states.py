@@ -142,6 +142,7 @@ UNAFFECTED = (
     only(NO_EFFECT, "failed", "match schedule run free offload load receive landed"),
     only(NO_EFFECT, "restored", "match schedule run evict"),
     never(NO_EFFECT, "launched", "failed"),
+    never("it is refused like begun", "scheduled launched all-computed", "receive"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE[:-1], "shared"]), "finish"),  # see `run`
     never(NO_EFFECT, " ".join([*COMMON, "alone", *PAST]), "update_weights"),
     only(NO_EFFECT, "stale", f"{GOING_ON} offload send landed failed update_weights"),
