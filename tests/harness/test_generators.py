@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import combinations, permutations
+from itertools import combinations, dropwhile, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -162,6 +162,7 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
         "drop_last": (False, True),
         "host": (0, 4),
         "flight": (0, 2),
+        "remote": (False, True),
     },
 }
 every_pair = pytest.mark.parametrize(("contract", "kind"), KINDS)
@@ -199,8 +200,11 @@ def test_loads_land_and_are_read() -> None:
             coverage: Coverage = Counter()
             run(program, cpu(), coverage=coverage)
             reads[kind] += coverage["loaded", "run"] + coverage["loaded", "finish"] > 0
-            has_copied = any(op["op"] == "offload" for op in program.ops)
-            resets[kind] += has_copied and coverage["none", "reset"] > 0
+            answers = zip(program.ops, trace(program), strict=True)
+            later = dropwhile(lambda item: item[0]["op"] != "offload", answers)
+            resets[kind] += any(
+                op["op"] == "reset" and answer["ok"] is True for op, answer in later
+            )
     assert reads.total() >= 5 * 64 / 8, reads
     assert min(reads.values()) >= 2, reads
     assert resets.total() >= 16, resets

@@ -74,7 +74,7 @@ NEXT: Mapping[str, Sequence[str]] = {
     "update_weights": ("schedule", "run", "finish", "accept", "open", "free", "landed"),
     "offload": ("landed", "landed", "failed", "free", "preempt"),
     "load": ("landed", "landed", "failed", "free", "preempt"),
-    "send": ("free", "failed", "schedule", "landed", "preempt", "failed", "rewind"),
+    "send": ("free", "free", "schedule", "landed", "preempt", "failed", "rewind"),
     "receive": ("landed", "landed", "open", "failed", "free", "preempt"),
     "landed": ("schedule", "evict", "free", "preempt"),
     "failed": ("match", "schedule", "load"),

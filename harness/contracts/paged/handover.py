@@ -8,9 +8,14 @@ from typing import Any, ClassVar
 from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
-from lockstep.harness.contracts.paged.base import Fields, chosen, leave
+from lockstep.harness.contracts.paged.base import (
+    TRANSFERRED,
+    Begin,
+    Fields,
+    chosen,
+    leave,
+)
 from lockstep.harness.contracts.paged.model import MOST_LENGTH, PagedModel
-from lockstep.harness.contracts.paged.transfers import TRANSFERRED, Begin
 from lockstep.harness.core.document import Schema, integer
 from lockstep.reference.paged import Request
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.harness.contracts.operation import Config, Op, list_names, rename
-from lockstep.harness.contracts.paged.base import keep_legal
+from lockstep.harness.contracts.paged.base import keep_legal, name_transfer
 from lockstep.harness.contracts.paged.model import can_lag, list_groups
 from lockstep.harness.contracts.paged.operations import OPERATIONS
-from lockstep.harness.contracts.paged.transfers import name_transfer
 from lockstep.harness.contracts.rewrites import (
     Changed,
     Rewrite,

@@ -4,7 +4,6 @@ save all content."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Any, ClassVar
 
 from lockstep.harness.backends.driver.messages import NUMBER_PAIRS, SAVED, Size
@@ -12,38 +11,19 @@ from lockstep.harness.contracts import answer_schemas as schemas
 from lockstep.harness.contracts.answers import read_list
 from lockstep.harness.contracts.operation import Answer, Effect, Op, Source, ask
 from lockstep.harness.contracts.paged.base import (
-    REQUEST,
+    TRANSFER,
+    TRANSFERRED,
+    Begin,
     Fields,
-    OnRequest,
     PagedOperation,
     chosen,
+    find_new,
     leave,
+    why_none,
 )
 from lockstep.harness.contracts.paged.model import MOST_BLOCKS, PagedModel
-from lockstep.harness.core.document import NAME, NAMES, Schema, integer, optional
+from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.paged import Content, Request
-
-TRANSFER: Schema = {**NAME, NAMES: "transfer"}
-
-MOST_TRANSFERS = 3
-"""The maximum number of transfers that are drawn at the same time; a program file may
-have more."""
-
-
-def name_transfer(number: int) -> str:
-    return f"t{number}"
-
-
-def find_new(model: PagedModel) -> str:
-    """Returns the first name that no transfer uses."""
-    names = map(name_transfer, count())
-    return next(name for name in names if name not in model.cache.transfers)
-
-
-def why_none(model: PagedModel, *memories: str) -> str | None:
-    """Returns why there are no transfers to any of these memories, or None."""
-    has_any = any(model.config[memory] for memory in memories)
-    return None if has_any else "there is no memory to copy to"
 
 
 def list_waiting(
@@ -133,53 +113,6 @@ def list_new(model: PagedModel) -> list[str]:
         if item.computed >= model.whole
         and not model.is_of(name, model.whole, model.offloaded)
     ]
-
-
-TRANSFERRED = {"request": str, "transfer": str}
-
-
-class Begin(OnRequest):
-    """Begins a transfer of the blocks of a request.
-
-    Attributes:
-        memory: the config field of the other memory.
-    """
-
-    weight, memory = 2, "host"
-    fields: ClassVar[Mapping[str, Schema]] = {"request": REQUEST, "transfer": TRANSFER}
-
-    def why_illegal(self, op: Op, model: PagedModel) -> str | None:
-        return why_none(model, self.memory) or super().why_illegal(op, model)
-
-    def list_preferred(self, model: PagedModel) -> Sequence[str]:
-        """Lists the requests that most draws use."""
-        raise NotImplementedError
-
-    def draw_fields(self, source: Source, model: PagedModel) -> Fields:
-        is_busy = len(model.cache.transfers) >= MOST_TRANSFERS
-        if is_busy or why_none(model, self.memory):
-            return None
-        preferred, fields = self.list_preferred(model), super().draw_fields(source, model)
-        if fields is None or not (preferred or source.below(4) == 0):
-            return None
-        name = source.pick(preferred) if preferred else fields["request"]
-        return {"request": name, "transfer": find_new(model)}
-
-    def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
-        """Draws a call for an invalid request, or with a transfer name that is in use."""
-        if why_none(model, self.memory):
-            return None
-        op = super().draw_misuse(source, model)
-        legal = self.draw_fields(source, model)
-        taken = list(model.cache.transfers)
-        if op is None or not (legal and taken and source.below(2)):
-            return op and {**op, "transfer": find_new(model)}
-        return {"op": self.name, **legal, "transfer": source.pick(taken)}
-
-    def breaks_usage(self, op: Op, model: PagedModel) -> bool:
-        request = model.cache.requests.get(op["request"])
-        is_known = op["transfer"] in model.cache.transfers
-        return request is None or is_known or self.is_misuse(model, request)
 
 
 class Offload(Begin):
