@@ -295,8 +295,8 @@ class Reset(PagedOperation):
     """Drops all content that can be hit.
 
     Answer: `ok`: false while a request holds slots or a transfer is in progress; then
-    nothing changes. It may also be false while a step is unfinished whose requests have
-    all let go of their slots.
+    nothing changes. Either answer is right while only steps are unfinished whose requests
+    have let go of their slots, and while no group needs a token of a request.
     """
 
     name, result, has_misuse = "reset", "ok", False
@@ -310,8 +310,12 @@ class Reset(PagedOperation):
         return {"ok": model.cache.reset()}
 
     def is_possible(self, model: PagedModel) -> bool:
-        is_held = any(item.is_held for item in model.cache.requests.values())
-        return not is_held and not model.cache.transfers
+        held = [item for item in model.cache.requests.values() if item.is_held]
+        needy = (
+            item.scheduled or model.reads(item.awaited or item.begun) for item in held
+        )
+        copied = (item.blocks for item in model.transfers.values())
+        return not any(needy) and not any(copied)
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
