@@ -617,7 +617,7 @@ class PagedModel:
                 self.transfers[transfer] = item = item._replace(content=None)
             if item.request is request and self.config["remote"] and request.is_held:
                 # A backend may keep all blocks until the request is sent or received.
-                blocks = self.count_blocks(name, *self.spans[name])
+                blocks = max(item.blocks, self.count_blocks(name, *self.spans[name]))
                 self.transfers[transfer] = item._replace(blocks=blocks)
         if request is not None and request.is_held and self.flights:
             self.lost[-1] += self.count_blocks(name, *self.spans[name])
