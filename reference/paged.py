@@ -517,8 +517,26 @@ class PagedCache:
         """
         is_idle = self.is_idle
         if is_idle:
-            self.past = []
+            self.forget()
         return is_idle
+
+    def may_forget(self) -> bool:
+        """Returns whether a cache that is not idle may forget all computed tokens.
+
+        It may if no request needs a slot: none is scheduled, and the next token of each
+        attends to no token before it. Transfers are not looked at.
+        """
+        held = [request for request in self.requests.values() if request.is_held]
+        nexts = [request.awaited or request.begun for request in held]
+        return not any(request.scheduled for request in held) and all(
+            group.first(position) == position
+            for group in self.groups
+            for position in nexts
+        )
+
+    def forget(self) -> None:
+        """Forgets the computed tokens of requests that have released their slots."""
+        self.past = []
 
     def update_weights(self) -> None:
         """Records that the weights of the model have changed.

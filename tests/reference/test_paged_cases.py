@@ -265,6 +265,13 @@ it may lose its slots
 no reset and no saving in flight
     full | open a 1 2 3; take a 9; launch; free a; reset > no; save > no; finish;
     reset > yes; save > yes
+a cache in flight may forget all, unless a request needs a slot
+    full | open a 1 2 3; take a 2; launch; may_forget > no; finish; may_forget > no;
+    take a 1; launch; free a; reset > no; may_forget > yes; forget; open b 1 2 3;
+    hits b > 0
+also where a chunk begins
+    chunked:2 | open a 1 2 3 4 5; take a 1; run; may_forget > no; take a 1;
+    may_forget > no; run; may_forget > yes; take a 1; may_forget > no
 a new cache has nothing in flight
     full | open a 1 2 3; save > yes; take a 9; launch; restore; open a 1; take a 1;
     launch; finish; is a > 1, -, 1

@@ -310,12 +310,8 @@ class Reset(PagedOperation):
         return {"ok": model.cache.reset()}
 
     def is_possible(self, model: PagedModel) -> bool:
-        held = [item for item in model.cache.requests.values() if item.is_held]
-        needy = (
-            item.scheduled or model.reads(item.awaited or item.begun) for item in held
-        )
-        copied = (item.blocks for item in model.transfers.values())
-        return not any(needy) and not any(copied)
+        copies = any(item.blocks for item in model.transfers.values())
+        return model.cache.may_forget() and not copies
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
         answer = super().run_backend(op, system, model)
@@ -326,7 +322,7 @@ class Reset(PagedOperation):
     def resolve(self, op: Op, model: PagedModel, observed: Answer) -> None:
         if observed["ok"]:
             model.happened.add("reset")
-            model.cache.past = []
+            model.cache.forget()
             model.offloaded, model.away, model.withdrawn = [], [], []
 
 
