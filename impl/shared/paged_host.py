@@ -281,7 +281,8 @@ class TieredManager(BlockManager):
             raise MisuseError(f"there is no transfer {name}")
         over = self.transfers.pop(name)
         request = over.request
-        self.move(over.pairs[:arrived], over.leaves)
+        if not over.is_remote:
+            self.move(over.pairs[:arrived], over.leaves)
         if over.leaves and arrived is not None:
             request.sent = 0
         if over.leaves:
@@ -399,7 +400,8 @@ class TieredManager(BlockManager):
         super().update_weights()
         self.host.forget_all()
         for under_way in self.transfers.values():
-            under_way.end *= not under_way.leaves
+            if under_way.leaves:
+                under_way.end = 0
 
     def reset(self) -> bool:
         if not self.is_idle:

@@ -165,12 +165,17 @@ class HitsEarly(Manager):
 @pytest.mark.parametrize(
     ("cache", "ops", "what", "message"),
     [
-        (SendsNothing, SENT, "transfer", "has not sent position 0 of request a, group 0"),
+        (
+            SendsNothing,
+            SENT,
+            "transfer",
+            "position 0 of request a, group 0, is not sent",
+        ),
         (
             SendsWhole,
             SENT,
             "transfer",
-            "the blocks [0], but has not sent position 2",
+            "the blocks [0], but position 2 of request a",
         ),
         (FreesAtOnce, SENT, "references", "transfer out still needs"),
         (ReceivesElsewhere, RECEIVED, "contents", "position 4 of request b, group 0, is"),

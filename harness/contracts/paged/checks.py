@@ -109,13 +109,11 @@ def check_complete(
     """
     for slot, need in slots:
         if (slot is None or slot[0] not in blocks) and need not in had:
-            place = (
-                "which has no slot" if slot is None else f"which is in block {slot[0]}"
-            )
+            where = "it has no slot" if slot is None else f"it is in block {slot[0]}"
             raise Broken(
                 "transfer",
-                f"sends the blocks {list(blocks)}, but has not sent position"
-                f" {need.position} of request {name}, group {need.group}, {place}",
+                f"send lists the blocks {list(blocks)}, but position {need.position} of"
+                f" request {name}, group {need.group}, is not sent: {where}",
             )
 
 

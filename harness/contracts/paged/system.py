@@ -278,10 +278,19 @@ class PagedSystem(System):
         blocks = self.contents.transfers[transfer].list_blocks(on_host=False)
         self.contents.end(transfer, arrived)
         before, after = self.pool, self.read_pool()
-        # Others may pin the same blocks.
-        others = self.contents.transfers or self.flights or model.cache.step
-        if before is not None and after is not None and not others:
-            checks.check_unpinned(transfer, blocks, before, after)
+        if before is not None and after is not None:
+            others = self.list_pinned(model)  # a backend may count one pin for all
+            alone = [block for block in blocks if block not in others]
+            checks.check_unpinned(transfer, alone, before, after)
+
+    def list_pinned(self, model: PagedModel) -> set[int]:
+        """Lists the blocks that running transfers and unfinished steps may pin."""
+        tables = [task.table for flight in self.flights for task in flight.tasks]
+        tables += [table for name in model.cache.step for table in self.tables[name]]
+        pairs = [pair for flight in self.flights for pair in flight.copies]
+        blocks = [block for table in tables for block in checks.list_blocks(table)]
+        copied = [block for pair in pairs for block in pair]
+        return {*blocks, *copied, *self.contents.list_busy(on_host=False)}
 
     def restore(self, blocks: int | None) -> Answer:
         """Restores the saved store into a fresh cache, with the saved contents.

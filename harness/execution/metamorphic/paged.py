@@ -210,8 +210,8 @@ class PagedShadow(Shadow):
             origin = self.requests[op.get("source", op.get("request"))]
             drafted = range(len(origin.drafts))
             is_chain = all(origin.parents[draft] == draft for draft in drafted)
-            line = origin.known if is_chain else origin.tokens
-            begin = line[: op.get("to", origin.computed)]
+            chain = origin.known if is_chain else origin.tokens
+            begin = chain[: op.get("to", origin.computed)]
             tokens, end = begin + tuple(op["tokens"]), len(begin)
             request = Request(origin.space, tokens, lost=origin.lost)
             request.reset(end)
