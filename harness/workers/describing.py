@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from lockstep.harness.backends.backend import Backend, Kind
+from lockstep.harness.backends.backend import Backend, Duty, Kind
 from lockstep.harness.contracts.operation import Answer, Op, Step
-from lockstep.harness.core.errors import Unavailable
+from lockstep.harness.core.errors import Unavailable, UsageError
 from lockstep.harness.execution.compare import Difference
 from lockstep.harness.execution.executor import Run
-from lockstep.harness.programs.condition import parse_condition
+from lockstep.harness.programs.condition import parse_condition, parse_duties
 from lockstep.harness.programs.generate.drawer import Drawer
 from lockstep.harness.programs.inference import Example, infer, observe
 from lockstep.harness.programs.ledger import follow, load_ledger
@@ -147,8 +147,19 @@ class Search:
         fields = program.config.items()
         fixed = {name: (value,) for name, value in fields if name != "kind"}
         narrow = replace(declared, config={**declared.config, **fixed})
+        duties = [duty for duty in declared.duties if self.can_apply(duty, narrow)]
+        narrow = replace(narrow, duties=tuple(duties))
         halves = (self.draw_of(kind, count // 2, seed) for kind in (declared, narrow))
         return [*chain.from_iterable(zip(*halves, strict=False))]
+
+    def can_apply(self, duty: Duty, declared: Kind) -> bool:
+        """Tells whether caches of a kind can have the states that a valid duty names."""
+        kind = replace(declared, duties=(duty,))
+        try:
+            parse_duties(kind, self.program.rules, self.program.kind)
+        except UsageError:
+            return False
+        return True
 
     def draw_of(self, declared: Kind, count: int, seed: int) -> list[Program]:
         from lockstep.harness.programs.generate.hypothesis import generate

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from lockstep.harness.programs.inference import Example, infer
+from tests.harness import paging
 from tests.harness.building import make, trim, update
 from tests.harness.commands import Run
 
 CACHES = """
 from dataclasses import replace
+from lockstep.harness.backends.backend import Duty
+from tests.harness import paging
 from tests.harness.misbehaving import Cache, correct
+from tests.harness.paging import Manager
 
 class Short(Cache):
     def trim(self, count):
@@ -38,6 +42,16 @@ class Third(Cache):
         self.trims += 1
         return super().trim(count) + (self.trims % 3 == 0)
 
+class Evicts(Manager):
+    def evict(self, count):
+        return super().evict(count) + 1
+
+def evicts():
+    config = {"host": (0, 4)}
+    duty = Duty({"op": "free", "states": ["loading"]}, "free during a load")
+    declared = paging.declare(Evicts, config=config, duties=(duty,))
+    return replace(declared, ledger=FOLDER)
+
 def declare(cache):
     return replace(correct(), name=cache.__name__, open=lambda _: cache(), ledger=FOLDER)
 
@@ -56,6 +70,7 @@ PROGRAMS = {
     "short": make(update(4), trim(2)),
     "late": make(update(3), trim(2), {"op": "state"}),
     "third": make(update(4), trim(1), trim(1), trim(1)),
+    "evicts": paging.make({"op": "evict", "count": 1}),
 }
 
 
@@ -101,6 +116,12 @@ def test_an_earlier_operation_may_lead_to_the_divergence(known: Run) -> None:
     when = {"op": "trim", "count": [2, None], "count - offset": [None, -1]}
     assert entry["when"] == when
     assert entry["operation"] == "state"
+
+
+def test_a_duty_may_need_states_that_the_config_of_the_failure_lacks(known: Run) -> None:
+    ended = known("evicts")
+    assert ended.status == 0, ended.text
+    assert json.loads(ended.out)["when"] == {"op": "evict"}
 
 
 def test_a_duty_is_printed_as_python(known: Run) -> None:
