@@ -229,11 +229,12 @@ def test_adapters_and_extras_are_nearly_equal() -> None:
     """Each of these is met in at least one of 20 programs."""
     declared = cpu().contracts["paged"]["paged-full"]
     met: Counter[str] = Counter()
-    for program in draw_some(MANY, "paged", "paged-full", declared):
+    count = 3 * MANY
+    for program in draw_some(count, "paged", "paged-full", declared):
         pairs = combinations((op for op in program.ops if op["op"] == "open"), 2)
         met.update({name for pair in pairs for name in compare_opened(*pair)})
     names = "letters", "another key", "near key", "another place", "another end"
-    assert {name: met[name] for name in names if met[name] < MANY / 20} == {}
+    assert {name: met[name] for name in names if met[name] < count / 20} == {}
 
 
 def compare_opened(one: Op, other: Op) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Open(PagedOperation):
             space, tokens = source.pick(contents)
             if not source.below(12 if model.is_bound else 3):
                 tokens = tokens[: source.between(0, len(tokens))]
-            if not source.below(3 if has_keys and not model.goes_far else 6):
+            if not source.below(2 if has_keys and not model.goes_far else 6):
                 also = [] if space == NO_SPACE else [NO_SPACE]
                 space = draw_near(source, spaces, space, also)
         appended = draw_tokens(source, source.pick((1, 0, 2, 3, 5, 8, 4)))
