@@ -1,1 +1,1 @@
-"""Our caches on torch and MLX, adapters to released caches, and the backends of both."""
+"""Our caches on torch and MLX, adapters to third-party caches, and their backends."""

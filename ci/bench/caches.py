@@ -1,4 +1,4 @@
-"""Measures the speed of our caches, of released caches and of bare arrays.
+"""Measures the speed of our caches, of third-party caches and of bare arrays.
 
     python ci/bench/caches.py compare
     python ci/bench/caches.py compare --framework torch --workload "window step"
@@ -81,7 +81,7 @@ def compare(
     save: bool,
     path: Path | None,
 ) -> None:
-    """Ours beside released caches and beside the bare limit."""
+    """Ours beside third-party caches and beside the bare limit."""
     on_cuda = device == "cuda"
     if on_cuda:
         check_cuda(frameworks)

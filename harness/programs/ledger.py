@@ -1,6 +1,6 @@
 """Chooses which programs a backend runs: by its declaration, and by known divergences.
 
-An entry of the ledger is a known divergence of a released cache, with its reason and a
+An entry of the ledger is a known divergence of a third-party cache, with its reason and a
 program as proof. README.md describes the format. An entry has three effects. First,
 generated programs skip the operations that the entry describes, so that they can explore
 later operations. Second, some programs run such an operation, and must then show the
@@ -244,8 +244,8 @@ def make_known(entry: Entry, config: Config, ops: Sequence[Op], op: Op) -> Known
 
 
 def follow(program: Program, number: int, op: Op) -> list[Op]:
-    """Returns the operations after step `number` of a program, on the caches and
-    sequences of `op`, which has the name of this step's operation."""
+    """Returns the operations after step `number` of a program, renamed to the caches and
+    sequences of `op`. `op` and this step are the same operation."""
     operations = program.rules.operations
     first, *following = program.ops[number:]
     schemas = (s for defined in operations.values() for s in defined.fields.values())

@@ -1,1 +1,1 @@
-"""Adapters to released caches, and their declarations; see README.md."""
+"""Adapters to third-party caches, and their declarations; see README.md."""

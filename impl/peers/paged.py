@@ -1,4 +1,4 @@
-"""Defines the common declarations of the backends of released block managers."""
+"""Defines the common declarations of the backends of third-party block managers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are drawn for a released cache until one shows a planted mistake."""
+"""Programs that are drawn for a third-party cache until one shows a planted mistake."""
 
 from __future__ import annotations
 

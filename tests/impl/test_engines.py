@@ -259,7 +259,7 @@ def test_modules_are_visible_on_request(toy: LeanImporter) -> None:
     assert not manager.is_found()
 
 
-# --- the released engines ---------------------------------------------------------------
+# --- the third-party engines ------------------------------------------------------------
 
 
 def require(load: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Each way of driving a released cache shows a mistake that is made in it there."""
+"""Each way of driving a third-party cache shows a mistake that is made in it there."""
 
 from __future__ import annotations
 

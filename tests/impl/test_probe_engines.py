@@ -1,4 +1,4 @@
-"""Probe models in released engines: transformers, and llama.cpp."""
+"""Probe models in third-party engines: transformers, and llama.cpp."""
 
 from __future__ import annotations
 

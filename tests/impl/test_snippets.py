@@ -1,4 +1,4 @@
-"""Scripts for released caches: each known divergence as code that needs the framework
+"""Scripts for third-party caches: each known divergence as code that needs the framework
 alone, and that comes to what the harness comes to."""
 
 from __future__ import annotations

@@ -57,14 +57,14 @@ class OurBatch(Batch):
 
 
 class BatchWorks:
-    """The workloads of our batches and of released batches.
+    """The workloads of our batches and of third-party batches.
 
     Subclasses define
 
     * `make(length, rows=1)`: K and V of `length` tokens;
     * `repeat(array, rows)`: a view of the array in which its row is repeated;
     * `own(batch)`: a clone of our batch, whose arrays are computed;
-    * `open_batch_peers(old, lengths, window)`: released batches with prompts of these
+    * `open_batch_peers(old, lengths, window)`: third-party batches with prompts of these
       lengths, and one more token if they have a window; the last batch can grow;
     * `limit_clone(pair)`: copies into fresh memory.
 

@@ -1,7 +1,7 @@
 """Makes a document from the results of `compare --save`.
 
 For each machine, the document has a table and a chart. Both show our time divided by the
-time of the fastest released cache, for each workload.
+time of the fastest third-party cache, for each workload.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMED = ("torch", "transformers", "mlx", "mlx-lm")
 HEAD = """\
 # How fast our caches are
 
-The tables show the time of our caches divided by the time of the fastest released cache:
+The tables show the time of our caches divided by that of the fastest third-party cache:
 below 1, our cache is faster. Both run in turns in one process. Each kind of work has
 several cases (sizes, 2 or 8 heads of K and V, float16 and float32); the tables show the
 median and the worst case. `python ci/bench/caches.py compare --save` measures the times
@@ -100,7 +100,7 @@ def make_svg(report: Report) -> str:
     """Draws a chart with a row for each workload and a dot for each case."""
     workloads = list_ratios(report)
     height = TOP + ROW * len(workloads) + BOTTOM
-    title = "Our time over that of the fastest released cache (less is better)"
+    title = "Our time over that of the fastest third-party cache (less is better)"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {RIGHT + 24} {height}"'
         f' role="img" aria-label="{title}">',

@@ -1,4 +1,4 @@
-"""Makes the contenders for each workload, in one framework, dtype and form."""
+"""Makes the contenders for each workload, for a framework, dtype and number of heads."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Prompts:
 
 
 class Works(BatchWorks):
-    """The workloads of our caches and of released caches.
+    """The workloads of our caches and of third-party caches.
 
     The workloads are the same on each framework. In addition to the methods that
     `BatchWorks` needs, subclasses define
 
     * `open(sizes)`: returns a pool of cells of these sizes;
-    * `open_peers(window=None, room=0)`: returns released caches; the last cache can grow,
-      and can be copied and trimmed;
+    * `open_peers(window=None, room=0)`: returns third-party caches; the last cache can
+      grow, and can be copied and trimmed;
     * `wait()`: waits for the device;
     * `mask(rows, width, form)`: contenders for a causal mask [rows, width] of the last
       rows of a context of `width` tokens; `form` is bool, or additive in the dtype;
@@ -63,9 +63,9 @@ class Works(BatchWorks):
 
     and contenders that measure the framework without a cache:
 
-    * `limit_writes(new, room, most)`: writes K and V to allocated memory, at the same
-      distances as a cache, because otherwise the last written numbers would still be in
-      the processor's cache;
+    * `limit_writes(new, room, most)`: writes K and V to allocated memory, as far
+      apart as a cache does: numbers that were written last are still in the processor's
+      cache, and are faster to write;
     * `limit_decode(cells, rows, width)`: makes a mask, and writes rows into a pool, each
       time into different cells of the last `width`;
     * `limit_free(cells)`: marks half of the cells as free in a table of cells;
@@ -183,7 +183,7 @@ class Works(BatchWorks):
         token is removed from the middle; the `tokens` tokens after it move to lower
         positions, and their keys are rotated.
 
-        No released cache is compared: the caches of mlx-lm and transformers, like our
+        No third-party cache is compared: the caches of mlx-lm and transformers, like our
         caches of one sequence, can trim all sequences together (`trim`), but cannot free
         the cells of a single sequence.
         """
@@ -213,12 +213,12 @@ class Works(BatchWorks):
         return [*contenders, self.limit_clone(old)]
 
     def begin(self, prompts: int, tokens: int) -> Contenders:
-        """Measures the begin of a request that repeats half of a stored prompt.
+        """Measures the beginning of a request that repeats half of a stored prompt.
 
         The request gets K and V of this half, and of one more token, because a cache may
         delay the copy until the next update. An earlier request has already repeated the
         same half. Storing the tokens of the request at its end is not measured, because
-        released caches leave this to the caller.
+        third-party caches leave this to the caller.
 
         Args:
             prompts: the number of stored prompts.
@@ -250,7 +250,7 @@ class Works(BatchWorks):
         ]
 
     def begin_peers(self, prompts: Prompts, pair: Pair, token: Pair) -> Contenders:
-        """Returns released caches that reuse prompts, as contenders.
+        """Returns third-party caches that reuse prompts, as contenders.
 
         Args:
             prompts: the stored prompts and the requests.

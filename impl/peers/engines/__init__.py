@@ -1,2 +1,2 @@
-"""Imports the block managers of released engines, without a GPU and without most of their
+"""Imports the block managers of third-party engines, without a GPU and most of their
 dependencies."""

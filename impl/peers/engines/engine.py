@@ -1,4 +1,4 @@
-"""Defines a released engine: its pinned version, and its modules that are not loaded."""
+"""Defines a third-party engine: its pinned version, and the modules not to load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StandIn:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A released engine.
+    """A third-party engine.
 
     Attributes:
         package: the name of its import package.
