@@ -524,7 +524,7 @@ class PagedCache:
         """Returns whether a cache that is not idle may forget all computed tokens.
 
         It may if no request needs a slot: none is scheduled, and the next token of each
-        attends to no token before it. Transfers are not looked at.
+        attends to no token before it. Transfers are ignored.
         """
         held = [request for request in self.requests.values() if request.is_held]
         nexts = [request.awaited or request.begun for request in held]

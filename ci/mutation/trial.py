@@ -75,8 +75,13 @@ class Ended:
 def call(
     work: Callable[..., Any], *arguments: Any, most: float = PROGRAM_SECONDS
 ) -> Ended:
-    """Runs `work(beat, *arguments)` in a child process. most: the time limit between two
-    calls of `beat`, in seconds."""
+    """Runs `work(beat, *arguments)` in a child process.
+
+    Args:
+        work: the function to run.
+        arguments: its arguments after `beat`.
+        most: the time limit between two calls of `beat`, in seconds.
+    """
     ours, theirs = CONTEXT.Pipe(duplex=False)
 
     def run_child() -> None:
@@ -158,10 +163,10 @@ class Baseline:
     lines: Mapping[str, Mapping[int, Collection[int]]]
 
     def list_runs(self, file: str, lines: Sequence[int] | None = None) -> list[Run]:
-        """Lists the runs that run at least one of the lines.
+        """Lists the programs that execute at least one of the lines.
 
-        If `lines` is None, or if one of the lines runs when the file is imported, lists
-        the runs that run any line of the file.
+        If `lines` is None, or if one of the lines is executed by an import of the file,
+        lists the programs that execute any line of the file.
         """
         reached = self.lines.get(file, {})
         numbers = {number for line in lines or () for number in reached.get(line, ())}

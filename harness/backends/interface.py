@@ -129,8 +129,8 @@ class LayerCache(Protocol):
         """Returns the same as `state`, without a copy."""
 
     def size(self) -> int:
-        """Returns the number of stored tokens: the offset, but at most the window; or the
-        number of entries."""
+        """Returns the number of stored tokens: the offset, but at most the window. For a
+        pooled cache, returns the number of entries."""
 
     def trim(self, count: int) -> int:
         """Removes the last `count` tokens, or all tokens if there are fewer; returns the

@@ -35,9 +35,9 @@ class Form:
 
     Attributes:
         backend: the registered backend that makes the same calls.
-        contract: the family of the program.
-        config: its fields that differ from their defaults.
-        about: a description of the sizes that a replay reduces.
+        contract: the name of the contract.
+        config: the config fields that differ from their defaults.
+        about: the sizes of the engine's cache, as text; a replay uses smaller sizes.
     """
 
     backend: str
@@ -325,7 +325,8 @@ and returns the operation without its cache; None for a call that only reads."""
 
 
 class Listed(Scribe):
-    """Notes the calls of a table. A subclass sets the table and `calls`."""
+    """Notes the calls that `table` maps to operations. A subclass sets `table` and
+    `calls`."""
 
     table: ClassVar[Calls] = {}
 

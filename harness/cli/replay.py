@@ -128,10 +128,10 @@ def snippet(settings: Settings, paths: Sequence[Path], backend: str | None) -> i
     """Prints a failure as a script.
 
     PATH is a path as for `lockstep replay`. For a Python backend, the script calls its
-    methods; for a released cache, it contains a copy of our adapter and needs only the
-    framework. It exits with status 1 while the failure is there, and with 0 once it is
-    gone. For a driver, the script is for sh, and has the lines that the driver gets and
-    the answers that it should give.
+    methods. For a third-party cache, the script contains a copy of our adapter, and
+    needs only the framework. The script exits with status 1 while the failure persists,
+    and with 0 once it is fixed. For a driver, it is a shell script with the lines that
+    the driver receives and the expected answers.
 
     Examples:
       lockstep snippet failures/SIGNATURE/FILE.json > bug.py

@@ -114,10 +114,14 @@ WHERE = "with --backend, or in [tool.lockstep] of pyproject.toml"
 
 
 def get_single(paths: Sequence[Path], why: str) -> tuple[Path, Program]:
-    """Returns the program at `paths`, which must contain a single program. Raises
-    UsageError for several programs.
+    """Returns the only program at `paths`, and its path.
 
-    why: the subject of the error message.
+    Args:
+        paths: files and folders.
+        why: the subject of the error message, which needs the program.
+
+    Raises:
+        UsageError: there are several programs.
     """
     saved = load_saved(paths)
     if len(saved) > 1:

@@ -129,7 +129,7 @@ class Divergence:
         object.__setattr__(self, "message", make_printable(self.message))
 
     def mark(self, *backends: str) -> Divergence:
-        """Returns the divergence of a program that diverges only beside backends."""
+        """Returns this divergence with the note that it occurs only beside `backends`."""
         if not backends:
             return self
         message = f"diverges beside {', '.join(backends)}; agrees alone: {self.message}"

@@ -194,8 +194,8 @@ class Search:
         operations of the failing program.
 
         An operation that diverges in another way counts as one that agrees, because a
-        ledger entry must not describe it. Those that diverge are left out of the program,
-        because the cache may be wrong after them.
+        ledger entry must not describe it. Diverging operations are left out of the
+        program, because the cache may be wrong after them.
         """
         previous: list[Op] = []
         tried = 0

@@ -586,7 +586,7 @@ class Described(Answer, frozen=True):
         return self.get_mistakes() == 0
 
     def get_mistakes(self) -> float:
-        """Returns the mistakes per diverging operation."""
+        """Returns the number of wrongly classified operations per diverging operation."""
         return (self.missed + self.included) / self.diverging if self.diverging else inf
 
 

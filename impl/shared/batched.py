@@ -33,8 +33,8 @@ class CacheBatch(ABC):
     Attributes:
         lengths: for each row, the number of written tokens minus the number of trimmed
             tokens.
-        left: for each row, the number of padding columns at the begin of the next update;
-            None if no padding is announced.
+        left: for each row, the number of padding columns at the beginning of the next
+            update; None if no padding is announced.
         coming: between `pad_right` and `finalize`, the number of tokens that each row
             will still get.
         announced: the number of announced columns that have not come yet.
@@ -72,8 +72,8 @@ class CacheBatch(ABC):
 
     def pad_right(self, lengths: Sequence[int]) -> None:
         """Announces how many tokens each row will get in the next updates. Columns after
-        these tokens are padding. As many columns come as the longest row gets tokens,
-        also if this row leaves."""
+        these tokens are padding. The updates have max(lengths) columns together, even if
+        the longest row leaves the batch."""
         self.check_settled("pad_right")
         if len(lengths) != len(self.lengths) or min(lengths) < 1:
             raise MisuseError(

@@ -17,7 +17,7 @@ class Captures:
             snapshots of an empty range are also made.
 
     Attributes:
-        boundaries: for each scheduled offset, the begin of its snapshot.
+        boundaries: for each scheduled offset, the beginning of its snapshot.
         captured: the snapshots made so far, by offset.
     """
 

@@ -300,7 +300,7 @@ class SequenceIndex:
     def make_room(self, count: int) -> None:
         """Makes space for `count` more tokens after the present tokens.
 
-        Moves the tokens to the begin of their space if evictions have freed enough of it;
+        Moves the tokens to the start of their space if evictions have freed enough of it;
         otherwise allocates larger arrays.
         """
         book, (begin, end) = self.book, self.get_span()

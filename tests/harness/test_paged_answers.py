@@ -390,4 +390,5 @@ def test_a_ring_needs_a_backend_that_stores() -> None:
     sliding = {"type": "sliding", "block": 2, "width": 3, "layers": 1}
     divergence = run(make(*BEGUN, groups=[sliding]), declare(Round)).divergence
     assert divergence is not None
-    assert divergence.message == 'tables(a) has a ring, which only data "backend" allows'
+    message = 'tables(a) has a Ring, but the config has data "tags"; give a list'
+    assert divergence.message == message

@@ -65,7 +65,8 @@ a scope is a context manager in this process."""
 
 
 def leave(array: Tensor) -> None:
-    """Does nothing: a driver receives numbers, so it shares no memory with the caller."""
+    """Implements `Backend.overwrite`. Does nothing, because a driver gets a copy of the
+    array."""
 
 
 def make_kind(document: Any, location: str) -> Kind:

@@ -49,7 +49,7 @@ SPECIAL: list[Mapping[str, Any]] = [
     {"kind": "batch-kv", "chunk": 2},
     {"kind": "batch-rotating", "window": 3, "keep": 1},
 ]
-"""A list of caches with what only some have."""
+"""A list of caches with fields that only some kinds have."""
 
 
 # --- the reference ----------------------------------------------------------------------
@@ -117,9 +117,9 @@ def get_part(cache: Any, number: int) -> Cache:
 
 
 class PartOf(Mapping[str, Any]):
-    """Maps the name of a list to the list's part with a fixed index.
+    """Maps the name of a list to its part with a fixed index.
 
-    Looks the part up in each access, because a list may replace its parts.
+    Looks up the part at each access, because a list may replace its parts.
     """
 
     def __init__(self, lists: Mapping[str, Any], number: int, count: int) -> None:
@@ -159,7 +159,7 @@ def ask(members: Iterable[T], call: Callable[[T, int], Answer]) -> Answer:
 
 
 class ListSystem(Batches):
-    """Runs batches of lists on a backend."""
+    """Runs batches on a backend whose layers have a list of caches each."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -172,8 +172,10 @@ class ListSystem(Batches):
         self.singles = ListSinglesSystem(setup, self)
 
     def open_part(self, setup: Setup, number: int, config: Config) -> BatchedSystem:
-        """Opens the system that writes and reads one part of the lists. Padding is
-        announced to the list, not to its parts."""
+        """Opens the system for part `number`: the cache with this index in every list.
+
+        Padding on the left is announced to the list and not to its parts.
+        """
 
         def open_batch(config_asked: Config) -> Any:
             return self.open(config_asked["rows"]).parts[number]
@@ -236,7 +238,7 @@ def choose(rows: Sequence[Any], number: int) -> list[Any]:
 
 
 class ListSinglesSystem(System):
-    """Runs operations on the single caches of a backend that are lists."""
+    """Runs operations on single caches of a backend; each is a list of caches."""
 
     def __init__(self, setup: Setup, system: ListSystem) -> None:
         super().__init__(setup)

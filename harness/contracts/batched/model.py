@@ -77,7 +77,8 @@ def get_single_config(config: Config) -> dict[str, Any]:
 
 
 def list_part_configs(config: Config) -> list[Config]:
-    """Makes a complete config for each part of a list; other kinds have one part."""
+    """Makes a complete config for each cache in a list of caches. For other kinds,
+    returns the config itself."""
     if config["kind"] != LIST:
         return [config]
     sizes = {name: LAYER_CONFIG[name].get("default") for name in SIZES}

@@ -73,8 +73,11 @@ def draw_near(
     other: T | None = None,
     also: Sequence[T] = (),
 ) -> T:
-    """Draws an item of `also`, or an item except `other` of a set that contains `other`;
-    of any set, if no set contains it."""
+    """Draws an item of `also`, or an item other than `other`.
+
+    The item other than `other` is from a set that contains `other`; if there is no such
+    set, from any set.
+    """
     near = [items for items in sets if other in items] or sets
     return source.pick([*also, *(x for items in near for x in items if x != other)])
 
@@ -86,8 +89,8 @@ def draw_extras(
 
     Args:
         source: makes the choices.
-        inputs: the inputs of a request; another request has the first `shared`, too.
-        shared: see `inputs`.
+        inputs: the inputs of a request.
+        shared: the number of first inputs that another request also has.
         differs: whether to change an extra of `inputs` a little, or to add an extra
             anywhere. Otherwise, an extra is only added behind the shared inputs.
     """
@@ -109,7 +112,7 @@ def draw_extras(
 
 
 def keep_legal(extras: Sequence[Sequence[Any]], length: int) -> list[list[Any]]:
-    """Cuts extras to the positions [0, length), and leaves out those that overlap."""
+    """Cuts extras to the positions [0, length), without overlaps; drops empty extras."""
     kept: list[list[Any]] = []
     for first, end, key in extras:
         begin = max(first, kept[-1][1] if kept else 0)

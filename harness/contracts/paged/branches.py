@@ -294,9 +294,10 @@ class Evict(PagedOperation):
 class Reset(PagedOperation):
     """Drops all content that can be hit.
 
-    Answer: `ok`: false while a request holds slots or a transfer is in progress; then
-    nothing changes. Either answer is right while only steps are unfinished whose requests
-    have let go of their slots, and while no group needs a token of a request.
+    Answer: `ok`: false while a request holds slots, a step is unfinished or a transfer is
+    in progress; then nothing changes. True is also allowed if no request needs its slots
+    (none is scheduled, and no next token attends to an earlier token), and no transfer
+    holds blocks.
     """
 
     name, result, has_misuse = "reset", "ok", False
@@ -328,9 +329,9 @@ class Reset(PagedOperation):
 
 class UpdateWeights(PagedOperation):
     """Reports that the weights of the model have changed. Launched steps execute with the
-    older weights. Requests keep their K and V, but nothing that is computed or being
-    loaded can be hit any more, nor what these requests compute until they have released
-    all slots.
+    older weights. Requests keep their K and V. These, and tokens that are being loaded,
+    can no longer be hit, nor can tokens that such a request computes before it has
+    released all its slots.
 
     Answer: `{}`.
     """

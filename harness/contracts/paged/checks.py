@@ -87,7 +87,8 @@ def check_contents(model: PagedModel, name: str, tables: Tables, memory: Memory)
 
 
 def name_content(content: Held | None, weights: Weights) -> str:
-    """Describes the content of a slot that should depend on `weights`."""
+    """Describes the content of a slot, and whether it depends on other weights than
+    `weights`."""
     if content is None:
         return "nothing"
     return f"token {content[1]}{' of other weights' * (content[2] != weights)}"

@@ -86,15 +86,13 @@ def name_rank(config: Config, slot: Slot) -> str:
 
 
 def list_needs(model: PagedModel, request: Request, end: int) -> Iterator[Need]:
-    """Yields the contents that the slots of a request must hold.
-
-    These are the contents from the oldest position that the next token needs up to `end`,
-    once the launched steps have finished.
+    """Yields the contents that the slots of a request must hold once the launched steps
+    have finished: from the oldest position that the next token needs, up to `end`.
 
     Args:
         model: the reference.
         request: the request.
-        end: the end of these tokens, or the end of the planned step.
+        end: the position after the last content.
     """
     for number, group in enumerate(model.cache.groups):
         valid = request.count_valid(group, end)
@@ -129,8 +127,8 @@ def list_handed_over(
     model: PagedModel, name: str, tables: Tables, end: int, is_whole: bool = False
 ) -> Iterator[tuple[Slot | None, Need]]:
     """Yields (slot, content) for each content of the first `end` tokens of a request that
-    another cache needs to go on, or, if `is_whole`, that another cache can have; for each
-    rank that stores it."""
+    another cache needs to continue the request, for each rank that stores it. If
+    `is_whole`, also yields the contents before a window or chunk."""
     request = model.cache.requests[name]
     for number, group in enumerate(model.cache.groups):
         is_state = group.type == "state"

@@ -251,8 +251,8 @@ class Transfer(NamedTuple):
     Attributes:
         request: the request that the transfer was begun for.
         blocks: the number of device blocks that may be held until the transfer ends.
-        content: the content that all groups had computed when its offload began; None
-            for another operation, or if the content must not be reused, or no longer.
+        content: for an offload, the content that all groups had computed when it began;
+            None for other transfers, and once the content must not be reused.
         sends: whether the content goes to another cache.
     """
 
@@ -292,7 +292,8 @@ class Part(NamedTuple):
         return self.lost if group.lags else self.end
 
     def list_written(self, group: Group) -> list[int]:
-        """Lists the tags of what a group writes: where it lacks content, another tag."""
+        """Lists the tags that a group writes. A position without content gets the tag of
+        the first position."""
         valid, positions = self.count_valid(group), range(self.start, self.end)
         return [self.tags[at if at < valid else 0] for at in positions]
 
@@ -379,7 +380,8 @@ class PagedModel:
 
     @property
     def is_bound(self) -> bool:
-        """Whether a program that `goes_far` has not computed loaded requests yet."""
+        """Whether the program should load blocks (`goes_far`), and has not yet computed a
+        token of a loaded request."""
         return self.goes_far and not self.has_loaded
 
     # --- tags ---------------------------------------------------------------------------
@@ -501,8 +503,9 @@ class PagedModel:
     def is_admitted(self, name: str, end: int) -> bool:
         """Tells whether a request must have slots up to position `end` from former steps.
 
-        It need not if it may have to copy a block before it writes to the block, or if
-        other requests may get the slots of rejected drafts or before a window.
+        It may lack slots if it may have to copy a block before it writes to the block, or
+        if other requests may get slots that it no longer needs: slots of rejected drafts,
+        or of tokens before a window.
         """
         request, copies = self.cache.requests[name], self.past[name] & COPYING
         keeps = {"chunk": False, "prompt": not self.config["lookahead"], "output": True}
@@ -635,7 +638,7 @@ class PagedModel:
             ]
 
     def update_weights(self) -> None:
-        """Records that the weights have changed; what was saved before is of no use."""
+        """Records that the weights have changed; saved content can not be restored."""
         self.cache.update_weights()
         for transfer, item in self.transfers.items():
             self.transfers[transfer] = item._replace(content=None)

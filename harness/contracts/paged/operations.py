@@ -370,7 +370,7 @@ class Launch(PagedOperation):
 
 class Finish(Launch):
     """Ends the oldest launched step: each layer writes all new positions, then reads.
-    What it computes for a request that was preempted or has ended is dropped.
+    Results for requests that were preempted or have ended are dropped.
 
     Answer: as of `run`, for the requests that have kept their slots.
     """
@@ -421,9 +421,9 @@ class Run(Launch):
 
     Answer: `caches`: an entry for each group of each request, in the order of the step.
     `first`: the oldest position that the request's tokens attend to; `slots`: the tags
-    from `first` on, without those that a group has left out, and all later tags. For a
-    state group, `state`: the tag of the last token that the state had read before the
-    step, if there is any.
+    from `first` on. In a group that may lag, the tags end before the first position that
+    the group has left out. For a state group, `state`: the tag of the last token that the
+    state had read before the step, if there is any.
     """
 
     name, weight = "run", 8

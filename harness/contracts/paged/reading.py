@@ -38,7 +38,8 @@ def read_table(answer: Any, location: str, stores: bool) -> Table:
     if isinstance(answer, Ring):
         if not stores:
             raise Broken(
-                "malformed", f'{location} has a ring, which only data "backend" allows'
+                "malformed",
+                f'{location} has a Ring, but the config has data "tags"; give a list',
             )
         return Ring(read_blocks(location, read_list(answer.blocks, "tables")))
     table = read_list(answer, "tables")

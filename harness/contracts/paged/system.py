@@ -72,9 +72,9 @@ class Flight(NamedTuple):
     Attributes:
         step: for each request, its part, the tables that the backend returned at the
             launch, and a copy of these tables.
-        tasks: what each group does for each request.
+        tasks: the writes and reads of each group for each request.
         copies: the blocks to copy after the step, for later steps.
-        entries: the entries after the launch, if they are promised after the step.
+        entries: the entries after the launch, if the backend promises "reuse".
     """
 
     step: Sequence[tuple[Part, Any, Tables]]
@@ -334,7 +334,7 @@ class PagedSystem(System):
         return self.execute(self.cache.finish, model)
 
     def prepare(self, step: Step) -> None:
-        """Keeps what a step that is launched must do, and the tables of its requests."""
+        """Records a launched step: the tables of its requests, its writes and reads."""
         self.copy_blocks()
         told = [(part, self.cache.tables(part.name)) for part in step]
         kept = [(part, tables, self.freeze(tables, part.name)) for part, tables in told]
@@ -653,8 +653,8 @@ class PagedSystem(System):
     def check_published(
         self, settled: Settled, model: PagedModel, former: Sequence[Entry] = ()
     ) -> None:
-        """Checks that tokens which have just been computed, or confirmed, can be hit, or
-        could be hit when there were `former` entries."""
+        """Checks that tokens that were just computed or confirmed can be hit through the
+        present entries or through `former` entries."""
         is_due = int(checks.may_publish(model, settled))
         self.compared.update({"entries due": is_due, "events due": is_due})
         if "reuse" in self.declared.tells:
@@ -662,10 +662,10 @@ class PagedSystem(System):
             checks.check_published(model, settled, entries)
 
     def check_kept(self, op: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-        """Checks that entries have gone only for want of room.
+        """Checks that no entry was evicted while a block is free.
 
-        With several groups, this is checked once a block has served two of them, because
-        groups may have blocks of their own.
+        With several groups, begins to check once a block has served two groups, because
+        each group may have its own blocks.
         """
         before, self.prefixes = self.prefixes, set(map(checks.get_prefix, entries))
         for entry in entries:

@@ -341,8 +341,8 @@ class Save(PagedOperation):
 
 class Restore(PagedOperation):
     """Opens a new cache with the content that was stored last with the present weights;
-    all requests end. If `blocks` is set, restores in its place what an empty cache with
-    this number of blocks has stored, which must be refused and changes nothing.
+    all requests end. If `blocks` is set, instead restores the stored content of an empty
+    cache with this number of blocks. This must be refused, and changes nothing.
 
     Answer: `{}` or `error`.
     """

@@ -21,7 +21,8 @@ CONFIGS: Mapping[str, Choices] = {
 
 
 def read_of_user(text: str) -> tuple[Op, ...]:
-    """Parses moves of user a; by default, `generate` of a `feed` is empty."""
+    """Parses a text of operations, all of user "a". A `feed` without `generate` generates
+    no tokens."""
     plain: Mapping[str, Op] = {"feed": {"generate": []}}
     moves = read_moves(text)
     return tuple({**plain.get(move["op"], {}), **move, "user": "a"} for move in moves)

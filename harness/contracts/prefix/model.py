@@ -265,7 +265,7 @@ class RequestModel:
     * feed: computes a pass, in all layers or in the first `layers` layers, and adds the
       generated tokens.
     * close: ends a request; used by the operations close and cancel.
-    * refuse: makes the caches below refuse the next time.
+    * refuse: makes the caches of the layers refuse once to go back.
 
     A reference also has these methods:
 

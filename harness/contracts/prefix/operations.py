@@ -48,9 +48,9 @@ def join(numbers: Sequence[int]) -> str:
 
 
 class Refuse(PrefixOperation):
-    """Makes the caches below refuse. In the next `begin`, these layers refuse to go back
-    to an earlier offset, or raise an error if `raising` is set. Under slots, the cache
-    refuses its next removal of a tail."""
+    """Makes the caches under the prefix cache refuse once. In the next `begin`, these
+    layers refuse to go back to an earlier offset, or, if `raising` is set, raise an
+    error. Under slots, the unified cache refuses its next removal of a tail."""
 
     name, method = "refuse", None
     effect = Effect.CONTROL

@@ -65,7 +65,7 @@ this prompt). If `head` is null, the last token of the prompt asks its usual que
 
 
 class ServingOperation(Operation):
-    """An operation that needs a method of the engine with its name."""
+    """An operation that calls the method of the engine with the same name."""
 
     def draw(self, source: Source, model: ServingModel) -> Op | None:
         fields = self.draw_fields(source, model)

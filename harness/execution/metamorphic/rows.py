@@ -114,9 +114,11 @@ class RowShadow(Shadow):
 
 
 def may_trim(length: int, count: int, config: Config) -> bool:
-    """Returns whether a cache with `length` tokens can go back by `count` tokens: not a
-    state, no window from which a token has slid, and no pooled cache without a lookahead
-    that would lose an entry."""
+    """Returns whether a cache with `length` tokens can trim `count` tokens.
+
+    A state cannot, nor can a window that has dropped a token, unless it records dropped
+    tokens. A pooled cache can if it loses no entry.
+    """
     if config["pool"]:
         return bool(count <= length % config["pool"])
     if config["kind"] == "rotating":
@@ -125,7 +127,7 @@ def may_trim(length: int, count: int, config: Config) -> bool:
 
 
 def see_update(row: Tags, tags: Tags, config: Config) -> Answer:
-    """Returns the answer to an update with the tokens `tags` of a cache that holds
+    """Returns the answer to an update that appends `tags` to a cache with the tokens
     `row`."""
     tokens, ends = (*row, *tags), range(len(row) + 1, len(row) + len(tags) + 1)
     return {"visible": [list(hide(tokens[:end], config)) for end in ends]}
@@ -170,9 +172,9 @@ class LayerShadow(RowShadow):
 
     Attributes:
         snapshots: name → snapshot.
-        scheduled: cache → scheduled offset → the tokens when an update first reached the
-            offset; None until then. The operation `take` removes the entries.
-        begins: cache → the offset when captures were scheduled.
+        scheduled: cache → offset of a scheduled capture → the tokens before this offset;
+            None until an update reaches it. The operation `take` removes the entries.
+        begins: cache → its offset when the captures were scheduled.
     """
 
     def __init__(self, program: Program) -> None:
@@ -252,7 +254,7 @@ class LayerShadow(RowShadow):
     # --- relations ----------------------------------------------------------------------
 
     def see(self, step: Step) -> Answer | None:
-        """Returns also the ranges of captures: each begins at the offset before it."""
+        """Returns also the ranges of captures; each begins at the end of the previous."""
         if step.name != "take" or "error" in step.answer:
             return super().see(step)
         ranges, begin = list[Any](), self.begins.get(step.op["cache"], 0)
@@ -310,7 +312,7 @@ class BatchedShadow(RowShadow):
 
     Attributes:
         saved: name → the rows of the saved batch.
-        coming: batch → how many more tokens of each row were announced.
+        coming: batch → for each row, the number of announced tokens still to come.
     """
 
     def __init__(self, program: Program) -> None:
