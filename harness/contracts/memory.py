@@ -185,7 +185,8 @@ class CacheMemory:
         )
 
     def check(self) -> None:
-        """Raises Broken("memory") if the caches' memory does not match their need."""
+        """Raises Broken("memory") if the caches hold more or less memory than their
+        content needs; see `Need.check`."""
         if self.factor is not None:
             self.weigh().check(ask_held(self.list_caches()), self.factor)
 

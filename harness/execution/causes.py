@@ -35,7 +35,8 @@ class Evidence:
     Attributes:
         family: contract and kind.
         steps: the names of the operations before the failing operation.
-        essential: the traits of `steps`; if `steps` has none, of the failing operation.
+        essential: the traits of `steps`, or, if `steps` has none, of the failing
+            operation.
         is_plain: whether `steps` has no traits.
         traits: the traits of all operations.
         seen: the failing operation.

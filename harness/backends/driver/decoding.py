@@ -78,7 +78,7 @@ def refuse(constant: str) -> NoReturn:
 
 def parse_int(digits: str) -> int | float:
     """Parses an integer; "-0" becomes the float -0.0, because many libraries write -0.0
-    so."""
+    as -0."""
     return -0.0 if digits == "-0" else int(digits)
 
 

@@ -1,7 +1,7 @@
 """Runs requests with OpenAI's interface of completions.
 
-A `Transport` carries requests to a server and its answers back. An answer comes from
-other people: it is decoded into the classes of this module, and into nothing else.
+A `Transport` carries requests to a server and its answers back. An answer is
+untrusted: it is decoded only into the classes of this module.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Extract(BatchedOperation):
 
 
 class Stack(BatchedOperation):
-    """Makes a batch from single caches, and consumes the caches. Released libraries call
+    """Makes a batch from single caches, and consumes the caches. Other libraries call
     this operation merge.
 
     Answer: `offsets`.

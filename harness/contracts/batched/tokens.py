@@ -273,7 +273,7 @@ def get_row_tags(
 
 class PadRight(BatchedOperation):
     """Announces padding on the right: the next updates append `lengths[b]` tokens to row
-    b, and in total max(`lengths`) columns, also if the longest row leaves; then
+    b, and in total max(`lengths`) columns, even if the longest row leaves; then
     `finalize` follows. Engines make this call only if some row has padding.
 
     Answer: `offsets`; omitted until `finalize`.

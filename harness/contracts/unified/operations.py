@@ -252,7 +252,7 @@ OTHER: Mapping[str, Schema] = dict.fromkeys(
 class Load(UnifiedOperation):
     """Loads the content that was saved as `from`; if `fresh`, into a new cache. If one of
     `heads`, `key_dim`, `value_dim`, `layers`, `sequences`, `window` and `chunk` is set,
-    loads in its place the content of a cache with this size and one token, which must be
+    instead loads the content of a cache with this size and one token. This must be
     refused.
 
     Answer: `{}` or `error`.

@@ -88,7 +88,7 @@ class ConversationShadow(Shadow):
         self.is_apart = self.refuses = False
 
     def write(self, step: Step) -> None:
-        """Applies a step. The pass counts as computed even if the generated tokens are
+        """Applies a step. A pass counts as computed even if its generated tokens are
         refused."""
         error, op = "error" in step.answer, step.op
         self.is_lost |= bool(step.effect & CHANGES) and step.name not in FOLLOWED

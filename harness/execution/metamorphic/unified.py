@@ -272,8 +272,8 @@ class UnifiedShadow(Shadow):
         return [cut] if cut else []
 
     def list_detours(self, step: Step) -> Sequence[str]:
-        """Lists the detours: saved, other tokens, loaded; and the last sequence copied,
-        the copy extended, the copy removed."""
+        """Lists the detours: save, write other tokens, load; and copy the last sequence,
+        extend the copy, remove the copy."""
         numbers = range(self.config["sequences"])
         used = [x for x in numbers if any(member.cells[x] for member in self.members)]
         free = [x for x in numbers if all(member.is_free(x) for member in self.members)]

@@ -84,7 +84,8 @@ RARE = 2
 
 
 class Echo(Source):
-    """Repeats the choices of another source: equally many options, the same choice."""
+    """Passes on the choices of another source; repeats the first choice for each number
+    of options."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.made = source, dict[int, int]()

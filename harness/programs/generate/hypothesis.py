@@ -102,8 +102,8 @@ def make_strategy(draw: Draw, least: int = LEAST) -> st.SearchStrategy[Program]:
 def find_cache() -> Path | str:
     """Returns the folder where Hypothesis keeps the constants of source files.
 
-    By default, Hypothesis makes a folder where the user works. Without this folder, each
-    worker process parses every imported module outside of site-packages. This takes half
+    By default, Hypothesis makes a folder in the current folder. Without a folder, each
+    worker process parses every imported module outside of site-packages, which takes half
     as long as the import of torch.
     """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
