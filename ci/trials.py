@@ -47,8 +47,9 @@ class Ended:
 
     Attributes:
         status: the exit status of the command; None if it did not end.
-        acted: the seconds from the act of the backend to the event; without an event, to
-            the end of the command. None if the backend has not acted.
+        acted: the seconds from the act of the backend (such as hanging) to the event
+            (such as a signal); without an event, to the end of the command. None if the
+            backend has not acted.
         was_sent: whether the event was sent before the command ended.
         left: the processes that still run after five seconds.
     """

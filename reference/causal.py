@@ -23,8 +23,8 @@ class CausalCache:
     and `chunk`; swa sets `window` and `memory` to the same number; swa-memory sets
     `window` and `memory`; chunked sets `chunk`.
 
-    A token has three coordinates (t, y, x), as in Qwen-VL: t is its position, by which
-    windows, evictions and removals go. Several tokens of an image may have one position;
+    A token has three coordinates (t, y, x), as in Qwen-VL: t is its position, which
+    windows, evictions and removals use. Several tokens of an image may have one position;
     they are in the order (t, y, x). In text, y = x = t.
 
     Args:

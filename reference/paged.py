@@ -15,9 +15,10 @@ requests thus share their first n positions if and only if their namespaces, the
 adapters and their first n tokens are equal, and also their extras, as far as these lie
 before n. A namespace never stands for an adapter, nor an adapter for a namespace.
 
-When the weights of the model change, all that is computed already is out of date, and
-nobody may hit it. Requests that hold such content go on with it. What they compute later
-depends on it, and nobody may hit that either.
+When the weights of the model change, all K and V that are already computed are out of
+date, and no other request may hit them. Requests that hold such K and V continue with
+them. K and V that these requests compute later depend on them, and must not be hit
+either.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def list_places(
 ) -> list[tuple[int, int]]:
     """Lists where the ranks of context parallelism store a position of a block.
 
-    The ranks share out the positions of a "full" group: `interleave` consecutive
-    positions for each rank in turn. Position p is stored on rank (p // interleave) mod
-    ranks. Every rank stores all positions of the other groups.
+    The positions of a "full" group are distributed across the ranks: `interleave`
+    consecutive positions for each rank in turn. Position p is stored on rank
+    (p // interleave) mod ranks. Every rank stores all positions of the other groups.
 
     Args:
         type: the type of the group.
@@ -130,7 +131,7 @@ class Request:
         drafts: guessed tokens after `tokens`; `accept` confirms or drops them. Their
             slots come after the slots of `tokens`, in this order.
         parents: for each draft, the number of the draft that it follows, from 1, or 0 if
-            it follows `tokens`. Several may follow the same: drafts form a tree.
+            it follows `tokens`. Several drafts may follow the same token.
         is_held: whether the request holds slots. If not, it waits and has no computed
             tokens.
         computed: number of tokens whose K and V finished steps have computed.
@@ -141,7 +142,7 @@ class Request:
             unless another cache sends them.
         transfer: the name of this transfer.
         admitted: number of tokens for which the request has slots, computed or not.
-        skipped: the positions where steps began that left out the groups that may lag.
+        skipped: the first position of each step that left out the groups that may lag.
         changes: for each change of the weights so far, the number of tokens with K and V
             before it: 0 unless the request still has some of them.
     """
@@ -542,8 +543,8 @@ class PagedCache:
         """Records that the weights of the model have changed.
 
         Launched steps execute with the older weights, and the planned step with the new
-        ones. Requests keep the K and V that they have or wait for. None of these can be
-        hit any more, nor what a request computes after them, until it has no slots.
+        ones. Requests keep the K and V that they have or wait for. These can no longer be
+        hit, nor can K and V that such a request computes before it releases its slots.
         """
         self.past, self.changes = [], self.changes + 1
         for request in self.requests.values():
@@ -583,7 +584,8 @@ class PagedCache:
     def send(self, name: str, transfer: str) -> None:
         """Begins to copy the computed tokens of a request to another cache.
 
-        What is sent does not change until the transfer ends, even if the request ends.
+        The sent content does not change until the transfer ends, even if the request
+        ends.
 
         Args:
             name: the name of the request.

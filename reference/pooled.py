@@ -24,7 +24,8 @@ class PooledCache(StateCache):
 
     Args:
         pool: number of tokens of a window, without its overlap.
-        overlap: number of tokens before a window that its entry also has, up to `pool`.
+        overlap: number of tokens before a window that its entry also includes, up to
+            `pool`.
         lookahead: number of tokens that a trim can always take back, if it is the first
             trim after them; see `oldest`.
 

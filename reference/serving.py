@@ -64,7 +64,7 @@ def find(heads: Sequence[Head], usual: Ask, tokens: Sequence[Token]) -> int | No
 
     Args:
         heads: the heads of the probe model.
-        usual: the ask of every token that is no `Ask`.
+        usual: the ask of every token that is not an `Ask`.
         tokens: the request, at least one token.
 
     Returns:
@@ -103,7 +103,7 @@ class Shift(NamedTuple):
         """Returns the tokens that the engine holds when it computes the last of `tokens`.
 
         If they fill the context, it has dropped the older half of the tokens between the
-        kept ones and the last one. The tokens behind take the positions of these.
+        kept ones and the last one. The later tokens move to their positions.
         """
         if len(tokens) < self.context:
             return tokens

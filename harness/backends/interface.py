@@ -465,8 +465,8 @@ class UnifiedCache(Protocol):
     ) -> None:
         """Announces a pass; then `put` and `get` are called for every layer.
 
-        `coordinates` are given if the config has `sections`. Windows, removals and all
-        other positions mean t. At one position, a row sees the tokens up to its own
+        `coordinates` are given if the config has `sections`. A position, as in windows
+        and removals, is always t. At one position, a row sees the tokens up to its own
         (y, x): those with a lower y, or with this y and at most this x.
 
         Args:

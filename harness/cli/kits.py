@@ -53,7 +53,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def read_kit(language: str, name: str, kind: str) -> tuple[str, str]:
-    """Returns the texts of a kit and of its example, which gets the name of the backend.
+    """Returns the source of a kit, and its example with the name `name`.
 
     Raises:
         UsageError: the example has no cache of this kind.

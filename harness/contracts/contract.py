@@ -483,7 +483,8 @@ class Domain:
     """The small set of configs and operations in which `explore` runs every program.
 
     Attributes:
-        config: config field → its values in order of preference; not all fields.
+        config: config field → its values in order of preference. Other fields keep the
+            values of the plainest config.
         moves: operations. `Contract.complete_move` adds the fields whose values depend on
             earlier operations.
         renamings: functions that swap two interchangeable names.

@@ -157,8 +157,8 @@ def format_missing(error: NotImplementedError) -> str:
 
 
 def format_needed(part: str, operation: str) -> str:
-    """Adds the operation that needs an unimplemented function to `part`, the text from
-    `format_missing`."""
+    """Adds to `part`, a text from `format_missing`, the name of the operation that needs
+    the unimplemented function."""
     is_itself = part.startswith(f"{operation} ")
     return part if is_itself else f"{part}; {operation} needs it"
 

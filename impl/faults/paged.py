@@ -478,7 +478,7 @@ def paged_siblings_seen(cache: Any) -> None:
 
 @mistake("paged-hybrid", 3, "vLLM PR#57260")
 def paged_replicated_shared_out(cache: Any) -> None:
-    """Ranks share out the positions of windows, too, which every rank needs."""
+    """Positions of windows are distributed across ranks, but every rank needs all."""
     for group in cache.groups:
         group.ranks = cache.ranks
 

@@ -92,7 +92,7 @@ class Part:
     """The part of a request in a step.
 
     Attributes:
-        request: the request; None if it has let go of its blocks since the launch.
+        request: the request; None if it has released its blocks since the launch.
         start, end: the step computes the positions [start, end).
         length: the number of tokens; the positions from `length` on are drafts.
         tables: the block tables for the step.
@@ -113,8 +113,8 @@ class Flight:
 
     Attributes:
         parts: the parts of the requests.
-        blocks: the blocks that the step holds until it finishes. A request may let go of
-            its blocks earlier; a transfer must not overwrite them before.
+        blocks: the blocks that the step holds until it finishes. A request may release
+            its blocks earlier; until the step finishes, no transfer may overwrite them.
         written: the blocks to which the step writes.
         copies: the copies of blocks that later steps need, to be made after the step.
     """
@@ -135,8 +135,8 @@ class BlockManager:
         groups: for each group, "type" ("full", "sliding", "chunked" or "state"), "block"
             (number of positions of a block), "width" (of a window or a chunk), and "lags"
             (whether a step may leave out the group), if it may. A "full" group whose
-            positions several ranks share out has their number in "ranks", and the number
-            of consecutive positions on a rank in "interleave".
+            positions are distributed across ranks also has "ranks", the number of ranks,
+            and "interleave", the number of consecutive positions on a rank.
         blocks: number of blocks.
         max_length: maximum number of tokens of a request.
         unit: number of tokens that divides the length of every hit and every block; None

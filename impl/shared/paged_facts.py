@@ -126,7 +126,7 @@ def open_paged(
 
 
 def share_out(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the groups of a config; the ranks share out the "full" groups."""
+    """Returns the groups of a config. "full" groups are distributed across the ranks."""
     ranks = {name: config[name] for name in ("ranks", "interleave")}
     return [
         {**group, **(ranks if group["type"] == "full" else {})}

@@ -23,7 +23,8 @@ class Group(ABC):
 
     Attributes:
         lags: whether a step may leave out the layers.
-        ranks: number of ranks that share out the positions; 1 if every rank stores all.
+        ranks: number of ranks across which the positions are distributed; 1 if every
+            rank stores all positions.
         interleave: number of consecutive positions on a rank.
     """
 

@@ -127,11 +127,12 @@ CONFIG: Mapping[str, Schema] = {
 * `remote`: whether requests send content to other caches and receive content. The
   harness acts as the other caches, which requires `data` "tags".
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
-* `ranks`: the number of ranks that share out the tokens of each request (decode context
-  parallelism). A block has the same number and the same table entry on all ranks.
-  Position p of a "full" group lies on rank (p // `interleave`) mod `ranks`, so that a
-  block of `block` positions takes `block` / `ranks` slots of each rank. All other groups
-  lie on every rank as a whole, as in vLLM (`vllm/v1/worker/gpu/block_table.py`).
+* `ranks`: the number of ranks across which the tokens of each request are distributed
+  (decode context parallelism). A block has the same number and the same table entry on
+  all ranks. Position p of a "full" group lies on rank (p // `interleave`) mod `ranks`,
+  so that a block of `block` positions takes `block` / `ranks` slots of each rank. All
+  positions of other groups lie on every rank, as in vLLM
+  (`vllm/v1/worker/gpu/block_table.py`).
 * `interleave`: the number of consecutive positions on a rank.
 * `reads`: for each layer that only reads another layer, the number of that layer. The
   reading layers come after the layers of all groups. In a step, the layers compute one
@@ -201,7 +202,7 @@ def why_illegal_config(config: Config) -> str | None:
 
 
 def why_illegal_ranks(config: Config) -> str | None:
-    """Returns why the positions cannot be shared out among the ranks, or None."""
+    """Returns why the positions cannot be distributed across the ranks, or None."""
     ranks, interleave = config["ranks"], config["interleave"]
     full = [item["block"] for item in config["groups"] if item["type"] == "full"]
     if ranks == 1:
@@ -317,8 +318,8 @@ class PagedModel:
         told: the contents of ended requests; the generator lets new requests begin with
             these contents.
         flights: the launched steps, the oldest first.
-        lost: for each launched step, the blocks of requests that let go of their slots
-            since then; a backend may keep these blocks until the step finishes.
+        lost: for each launched step, the blocks of requests that have released their
+            slots since then; a backend may keep these blocks until the step finishes.
         ran: the last step that finished.
         returned: its parts whose requests have kept their slots.
         accepted: (name, begin, end) of the drafts that the last `accept` kept.
@@ -609,7 +610,7 @@ class PagedModel:
         )
 
     def note_letting_go(self, name: str, reuse: bool) -> None:
-        """Records that a request is about to let go of its slots.
+        """Records that a request is about to release its slots.
 
         Its computed tokens then stay on the device, or, if `reuse` is False, must not be
         reused any more.

@@ -1,4 +1,5 @@
-"""Yields simpler serving programs: fewer tokens, fewer pieces, simpler asks."""
+"""Yields simpler serving programs: shorter prompts, fewer parts of earlier prompts in a
+prompt, simpler questions to the probe."""
 
 from __future__ import annotations
 

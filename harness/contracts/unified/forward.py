@@ -79,7 +79,8 @@ class UnifiedOperation(Operation):
         return model.follow(lambda content: self.run_on_content(op, content))
 
     def run_on_content(self, op: Op, model: UnifiedModel) -> Answer:
-        """Runs `op` on one possible content of the reference, and returns the answer."""
+        """Runs `op` on one model, and returns the answer. After a refused pass, there is
+        a model for each content that the cache may have."""
         answer = self.run(op, model)
         if self.changes:
             model.close(answer.get("error"))
@@ -250,7 +251,7 @@ Row = tuple[Place, int]
 
 
 def draw_rows(source: Source, model: UnifiedModel) -> list[Row]:
-    """Draws the (place, sequence) rows of a batch.
+    """Draws the rows of a batch: (place, sequence), where a place is (t, y, x).
 
     Most batches are typical of engines: they have the next token, or several next tokens,
     of some sequences.
@@ -301,7 +302,7 @@ def draw_size(source: Source, model: UnifiedModel) -> int:
 def draw_places(
     source: Source, model: UnifiedModel, sequence: int, length: int
 ) -> list[Place]:
-    """Draws places after the stored tokens of a sequence.
+    """Draws the coordinates (t, y, x) of the next tokens of a sequence.
 
     Some draws go back, leave a gap or repeat a position. With `sections`, every second
     draw has rows of an image.
@@ -319,14 +320,14 @@ def draw_places(
 
 
 def list_text(begin: int, length: int) -> list[Place]:
-    """Lists the places of text: all coordinates are equal."""
+    """Lists the coordinates of text, which are equal: t = y = x."""
     return [(at, at, at) for at in range(begin, begin + length)]
 
 
 def draw_image(
     source: Source, last: Sequence[Place], begin: int, length: int
 ) -> list[Place]:
-    """Draws the places of text, an image and text; or continues an image.
+    """Draws the coordinates of text, an image and text; or continues an image.
 
     The text after an image begins after the largest coordinate.
 

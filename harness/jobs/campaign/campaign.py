@@ -61,8 +61,8 @@ class Campaign:
     Attributes:
         declared: backend → its first declaration.
         done: the names of the shards whose results are part of the outcome.
-        ignored: the name of a file among the shards that is no result of this campaign →
-            the error.
+        ignored: name of a file in the folder of shards that is not a result of this
+            campaign → the error.
     """
 
     def __init__(self, folder: Folder, terms: Terms) -> None:
