@@ -115,8 +115,8 @@ class Assisted(Alone):
 
 
 class Conversation(Alone):
-    """Passes the cache of the last request to the next. Before, it removes the tokens
-    that the two do not share: `crops` them, or else resets the cache.
+    """Passes the cache of the last request to the next request. First removes the tokens
+    that the two requests do not share: crops the cache, or resets it.
 
     Args:
         config: the config of the probe.

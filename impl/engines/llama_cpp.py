@@ -194,8 +194,8 @@ class LlamaCpp(CompletionEngine):
 
 
 def start_server(settings: Mapping[str, Any]) -> Server:
-    """Starts a server, and waits until it runs. A server that is ended before it runs
-    never ends."""
+    """Starts a server, and waits until it runs. A server that is stopped before it runs
+    hangs."""
     params: Any = CommonParams()
     for name, value in settings.items():
         *path, last = name.split(".")

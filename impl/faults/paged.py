@@ -57,8 +57,8 @@ def paged_namespace(cache: Any) -> None:
 
 @mistake("paged-full", 5, "vLLM#44701")
 def paged_names_joined(cache: Any) -> None:
-    """The key has the letters of the namespace and of the adapter, and not which is
-    which."""
+    """The key joins the letters of the namespace and of the adapter, so that different
+    pairs get equal keys."""
 
     def join(prefix_hash: PrefixHash) -> None:
         joined = "".join(name or "" for name in prefix_hash.names)
@@ -102,20 +102,22 @@ def paged_extras_short_key(cache: Any) -> None:
 
 @mistake("paged-full", 5)
 def paged_extras_without_position(cache: Any) -> None:
-    """The key has the keys of extras, but not where the extras are."""
+    """The key has the keys of extras, but not their positions."""
     hash_extras(cache, "[name for _, _, name in extras]")
 
 
 @mistake("paged-full", 5)
 def paged_extras_where_they_begin(cache: Any) -> None:
-    """Only the key of the block in which an extra begins has its key."""
+    """The key of an extra is in the key of its first block, and not of its later
+    blocks."""
     begin = "len(keys) * self.unit"
     hash_extras(cache, f"[item for item in extras if item[0] >= {begin}]")
 
 
 @mistake("paged-full", 5)
 def paged_extra_at_block_end(cache: Any) -> None:
-    """An extra that begins at the last position of a block is left out there."""
+    """If an extra begins at the last position of a block, the key of this block lacks
+    the extra."""
     last = "(len(keys) + 1) * self.unit - 1"
     hash_extras(cache, f"[item for item in extras if item[0] != {last}]")
 
@@ -398,22 +400,23 @@ def paged_flight_without_hold(cache: Any) -> None:
 
 @mistake("paged-full", 4, "NeMo-RL PR#4018, SkyRL PR#1824")
 def paged_update_when_idle(cache: Any) -> None:
-    """When the weights change while requests hold blocks, older prefixes stay."""
+    """If the weights change while requests hold blocks, older prefixes can still be
+    hit."""
     update = cache.update_weights
     cache.update_weights = lambda: update() if cache.is_idle else None
 
 
 @mistake("paged-full", 6)
 def paged_stale_published(cache: Any) -> None:
-    """What a request computes after a change of the weights can be hit, although it
-    depends on older K and V."""
+    """Tokens that a request computes after a change of the weights can be hit, although
+    they depend on older K and V."""
     change_stale(cache, lambda request: False)
 
 
 @mistake("paged-full", 6)
 def paged_stale_in_flight(cache: Any) -> None:
-    """A request goes on as if it were new if a launched step computes all that it has of
-    older weights."""
+    """A request counts as new if a launched step computes all its K and V of older
+    weights."""
     change_stale(cache, lambda request: request.computed + request.awaited > 0)
 
 
@@ -504,15 +507,16 @@ def paged_rank_from_step(cache: Any) -> None:
 
 @mistake("paged-full", 3, "vllm-ascend PR#11791")
 def paged_reader_writes(cache: Any) -> None:
-    """A layer that only reads another writes its K and V into the other's blocks."""
+    """A layer that should only read another layer writes its K and V to the blocks of
+    that layer."""
     if hasattr(cache, "memory"):
         cache.writing = len(cache.layers)
 
 
 @mistake("paged-sliding", 3, "mlx-lm PR#1702")
 def paged_reader_is_late(cache: Any) -> None:
-    """A layer that reads another counts its queries from the end of the step, where the
-    other layer is when it has written."""
+    """A layer that reads another layer places its queries after the tokens of the step,
+    because the other layer has already written these tokens."""
 
     def attend_late(layer: int, queries: Any) -> Any:
         count = max(part.end - part.start for part in cache.parts)

@@ -67,8 +67,8 @@ def paged_older_on_host(cache: Any) -> None:
 
 @mistake("paged-full", 6)
 def paged_older_lands(cache: Any) -> None:
-    """What lands on the host after a change of the weights can be hit, although it is
-    older."""
+    """Blocks that land on the host after a change of the weights can be hit, although
+    they were computed with older weights."""
     edit(cache, "update_weights", "under_way.end = 0", "pass")
 
 
@@ -136,7 +136,8 @@ def paged_rest_never_sent(cache: Any) -> None:
 
 @mistake("paged-full", 7)
 def paged_failed_send_forgotten(cache: Any) -> None:
-    """What was lost in a failed transfer to another cache is never sent again."""
+    """Blocks that were lost in a failed transfer to another cache are never sent
+    again."""
     end = cache.end
 
     def end_and_keep(name: str, arrived: Any) -> Any:

@@ -99,8 +99,8 @@ class Pages:
         self.starts.append(int(params["cache_seqlens"]))
 
     def open(self, request: str, tokens: Sequence[int], namespace: str | None) -> None:
-        """Enqueues a job (G:635). A job with a prompt of `max_length` tokens needs two
-        tokens more, since an answer has one token at least."""
+        """Enqueues a job (G:635). An answer has at least one token, so a job with a
+        prompt of `max_length` tokens needs room for two more tokens."""
         room = self.most + 1 - len(tokens)
         job = self.library.Job(torch.tensor([tokens]), room, sampler=object())
         job.prepare_for_queue(self.generator, len(self.jobs))
@@ -190,7 +190,7 @@ def exllamav3_pages() -> Backend:
 
 
 def chunks() -> Backend:
-    """Declares the same with chunks of prompts.
+    """Declares the page table, with prompts that are computed in chunks.
 
     It is not registered: if another request fills a page of a prompt before the prompt
     does, the library raises an exception.

@@ -1,4 +1,4 @@
-"""Declares what caches of a fixed size on torch have in common, whose callers count the
+"""Common declarations of torch caches that have a fixed size and whose callers count the
 positions."""
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
 
 
 def _without_failures(kind: Kind) -> Kind:
-    """Declares a kind whose transfers do not fail. If all layers are sliding or have
-    states, failures diverge, which `vllm` shows."""
+    """Declares a kind whose transfers do not fail. In models with only sliding layers or
+    only states, failed transfers diverge; `vllm` shows this for sliding layers."""
     return replace(kind, operations=kind.operations - {"failed"})
 
 

@@ -363,7 +363,8 @@ class Blocks:
     # --- other caches -------------------------------------------------------------------
 
     def send(self, name: str, transfer: str) -> list[int]:
-        """Hands over a request, which only ends afterwards (line 3349)."""
+        """Hands the blocks of a request to the connector (line 3349). The request ends
+        later."""
         request, connector = self.requests[name], self.scheduler.connector
         self.scheduler._connector_finished(request)
         connector.transfers[transfer] = request, ()
