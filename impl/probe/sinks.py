@@ -20,6 +20,9 @@ from lockstep.impl.probe.sliding import BASE, make_hidden
 
 EXPERTS = 2
 
+YARN = {"rope_type": "yarn", "factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
+"""Usual RoPE, since the factor is 1; vLLM reads these fields of every gpt-oss."""
+
 
 def build(config: Mapping[str, Any]) -> model.Model:
     layers, heads = config["layers"], config["heads"]
@@ -45,7 +48,11 @@ def build(config: Mapping[str, Any]) -> model.Model:
         layers,
         rotary.size,
         BASE,
-        rope_parameters={"rope_type": "default", "rope_theta": BASE},
+        rope_parameters={
+            **YARN,
+            "rope_theta": BASE,
+            "original_max_position_embeddings": config["context"],
+        },
         sliding_window=config["window"],
         layer_types=types,
         num_local_experts=EXPERTS,
