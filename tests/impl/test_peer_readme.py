@@ -19,13 +19,18 @@ SCRIPTS = re.findall(
 )
 LIBRARY = (
     r"(?:from (?:lockstep\.impl\.(?:peers\.)?(?:engines\.)?)?|import load_)"
-    r"(vllm_mlx|mlx_lm|mlx_vlm|transformers|vllm|sglang|llama_cpp|mlx_server|ctranslate2"
-    r"|onnxruntime_genai|litgpt|executorch|fla|exllamav3)\b"
+    r"(vllm_mlx|mlx_lm|mlx_vlm|transformers|vllm\.entrypoints|vllm|sglang|llama_cpp"
+    r"|mlx_server|ctranslate2|onnxruntime_genai|litgpt|executorch|fla|exllamav3)\b"
 )
 """The import of what a script needs; libraries on mlx-lm need mlx-lm, too."""
 
-PACKAGES = {"llama_cpp": "xllamacpp", "mlx_server": "mlx_lm"}
-"""Module → its package, if that has another name."""
+PACKAGES = {
+    "llama_cpp": "xllamacpp",
+    "mlx_server": "mlx_lm",
+    "vllm.entrypoints": "compressed_tensors",
+}
+"""Module → its package, if that has another name; for the whole vLLM, a package that it
+needs, and its block manager alone does not."""
 
 
 @pytest.mark.parametrize("script", [text for _, text in SCRIPTS])
