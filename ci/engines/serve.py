@@ -96,9 +96,6 @@ PLANS: dict[str, Plan] = {
             "sliding-tight": Row(SLIDING, TIGHT, SMALL),
             "mixed": Row(MIXED, BLOCKS, SMALL),
             "sinks": Row("serving-sinks", BLOCKS, SMALL),
-            "latent": Row("serving-latent", BLOCKS, SMALL),
-            "convolution": Row("serving-convolution", BLOCKS, SMALL),
-            "state": Row("serving-state", BLOCKS, SMALL),
         },
         {
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -130,6 +127,18 @@ PLANS: dict[str, Plan] = {
     ),
 }
 
+MISTAKES = {
+    "none": "ngram",
+    "evicted-hash": "tight",
+    "missing-touch": "tight",
+    "freed-twice": "tight",
+    "early-free": "sliding",
+    "long-hit": "prefix-cache",
+    "drafted-hash": "ngram",
+    "unwritten-hash": "tight-chunks",
+}
+"""The name of each mistake of `mistakes.py` → the row of vLLM that should find it."""
+
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -141,8 +150,10 @@ def find_port() -> int:
 
 
 @contextmanager
-def serve(engine: str, row: Row, python: str, probe: Path, log: Path) -> Iterator[str]:
-    """Runs a server; yields its URL.
+def serve(
+    engine: str, row: Row, python: str, probe: Path, log: Path, mistake: str | None = None
+) -> Iterator[str]:
+    """Runs a server, of vLLM with a mistake of `mistakes.py`; yields its URL.
 
     Raises:
         ClickException: the server ends, or does not answer in time.
@@ -150,10 +161,14 @@ def serve(engine: str, row: Row, python: str, probe: Path, log: Path) -> Iterato
     plan, port = PLANS[engine], find_port()
     url, names = f"http://127.0.0.1:{port}", {"engine": engine, "probe": probe}
     command = [each.format(**names, port=port) for each in plan.command]
+    variables = plan.variables
+    if mistake is not None:
+        command[:2] = [str(Path(__file__).with_name("mistakes.py"))]
+        variables = {**variables, "MISTAKE": mistake}
     with log.open("wb") as output:
         server = subprocess.Popen(
             [python, *command, *row.options],
-            env={**os.environ, **OFFLINE, **plan.variables},
+            env={**os.environ, **OFFLINE, **variables},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -190,19 +205,32 @@ def answers(url: str) -> bool:
     help="The Python of the engine's environment.",
 )
 @click.option("--row", "names", multiple=True, help="Only this row; may be repeated.")
+@click.option(
+    "--mistake",
+    type=click.Choice([*MISTAKES]),
+    help="Plants a mistake in vLLM's manager; the row is then the one that finds it.",
+)
 @click.option("--programs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--output", default="build/served", show_default=True, help="A folder.")
 def main(
-    engine: str, python: str, names: Sequence[str], programs: int, seed: int, output: str
+    engine: str,
+    python: str,
+    names: Sequence[str],
+    mistake: str | None,
+    programs: int,
+    seed: int,
+    output: str,
 ) -> None:
     """Checks an engine's server with each of its settings; status 1 if one diverges."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server, too
     rows, statuses = PLANS[engine].rows, []
     if unknown := [name for name in names if name not in rows]:
         raise click.UsageError(f"{engine}: no row {unknown[0]}; rows: {', '.join(rows)}")
-    for name in names or rows:
-        row, folder = rows[name], Path(output, engine, name).resolve()
+    if mistake is not None and engine != "vllm":
+        raise click.UsageError("--mistake is for vllm")
+    for name in names or ([MISTAKES[mistake]] if mistake else rows):
+        row, folder = rows[name], Path(output, engine, mistake or name).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             probe = Path(scratch, "probe")
@@ -210,7 +238,8 @@ def main(
             subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
             click.echo(f"--- {engine} {name}: {row.kind} {' '.join(row.options)}")
             try:
-                with serve(engine, row, python, probe, folder / "server.log") as url:
+                log = folder / "server.log"
+                with serve(engine, row, python, probe, log, mistake) as url:
                     check = [*LOCKSTEP, "check", "--backend", url, "--probe", str(probe)]
                     check += ["--jobs", "1", "--failures", str(folder / "failures")]
                     check += ["--programs", str(programs), "--seed", str(seed)]
