@@ -1,5 +1,5 @@
 """Makes mutants of our caches, and searches for each mutant with generated programs; of
-the harness, with the nearest tests.
+the harness, with the tests that run the changed line.
 
     python ci/mutants.py --count 100 --seed 1
 
@@ -38,8 +38,8 @@ from ci.mutation.trial import (  # noqa: E402
 )
 
 FOLDERS = "impl/shared", "impl/torch", "impl/mlx", "impl/prefix"
-HARNESS = "harness/contracts", "harness/execution", "harness/core"
-HARNESS += ("harness/programs/generate",)
+HARNESS = "harness"
+TESTS = "tests/harness", "tests/conformance", "tests/impl/test_mistake_scripts.py"
 VERDICTS = "found", "explained", "survived", "not reached"
 EXPLAINED = "file", "function", "original", "mutated"
 
@@ -47,7 +47,7 @@ EXAMPLES = """\b
 Examples:
   python ci/mutants.py --count 100 --seed 1            a sample of all caches
   python ci/mutants.py impl/prefix/tree.py --count 20  a sample of one file
-  python ci/mutants.py harness/contracts               a sample of the harness
+  python ci/mutants.py harness/contracts               a sample of the contracts
   python ci/mutants.py --mutant impl/shared/sequence_index.py:54:44-46:drop-sign
 """
 
@@ -92,22 +92,26 @@ def get_key(mutant: Mutant) -> tuple[str, ...]:
     return tuple(getattr(mutant, name) for name in EXPLAINED)
 
 
-def is_tested(mutant: Mutant) -> bool:
-    """Tells whether tests look for a mutant, and not programs."""
-    return mutant.file.startswith("harness")
+def is_tested(file: str) -> bool:
+    """Tells whether tests look for the mutants of a file, and not programs."""
+    return file.startswith(HARNESS)
 
 
 def try_mutant(
-    mutant: Mutant, baseline: Baseline, explanations: Explanations, seconds: float
+    mutant: Mutant,
+    baseline: Baseline,
+    measured: Sequence[nearest.Measured],
+    explanations: Explanations,
+    seconds: float,
 ) -> Outcome:
     """Runs the programs that run the mutated line, then other programs of the same kinds;
-    for the harness, the nearest tests."""
+    for the harness, the tests that run the line."""
     started = time.monotonic()
     runs = baseline.list_runs(mutant.file, mutant.lines)
+    tests = nearest.choose_tests(ROOT, measured, mutant)
     ended = None
-    if is_tested(mutant):
-        tests = nearest.list_tests(ROOT, mutant.file)
-        with nearest.mutated(ROOT, mutant.file, mutant.source) as copy:
+    if tests:
+        with nearest.mutated(ROOT, mutant) as copy:
             ended = call(nearest.check_tests, copy, tests, most=TEST_SECONDS)
     elif runs:
         ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
@@ -135,12 +139,12 @@ def list_files(paths: Sequence[str]) -> list[str]:
     """Lists the Python files at these paths, relative to the root.
 
     Raises:
-        UsageError: a path does not exist, or is not in one of FOLDERS and HARNESS.
+        UsageError: a path does not exist, or is not in one of FOLDERS, or HARNESS.
     """
     files: list[Path] = []
     for name in paths:
         path = (ROOT / name).resolve()
-        folders = FOLDERS + HARNESS
+        folders = *FOLDERS, HARNESS
         if not any(path.is_relative_to(ROOT / folder) for folder in folders):
             raise click.UsageError(
                 f"{name} is not in a folder that can be mutated: {', '.join(folders)}"
@@ -222,6 +226,13 @@ def list_used(files: Sequence[str], baseline: Baseline) -> list[str]:
     help="CPU seconds for each mutant of a cache.",
 )
 @click.option(
+    "--tests",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    default=[ROOT / name for name in TESTS],
+    help="For mutants of the harness: files or folders of tests.",
+)
+@click.option(
     "--explained",
     type=click.Path(path_type=Path),
     default=Path(__file__).parent / "mutants.json",
@@ -234,14 +245,16 @@ def main(
     ids: Sequence[str],
     programs: int,
     seconds: float,
+    tests: Sequence[Path],
     explained: Path,
 ) -> None:
     """Makes mechanical mutants and looks for each.
 
     Mutates copies of the given files, by default of all of our caches. Each mutant
     runs on torch-cpu and mlx-cpu in a process of its own, first with those of the
-    generated programs that run the changed line. For a mutant of the harness, the nearest
-    tests run: of caches that lie, and those that name the module or its package.
+    generated programs that run the changed line. For a mutant of the harness, the tests
+    run that run this line, the fastest first. What tests run is measured first, and again
+    only if a file of tests has changed: build/tests/ has the results.
 
     Exit status: 0 all were found or are explained, 1 some were not, 2 an error, or an
     explanation that is out of date, 130 Ctrl-C.
@@ -255,14 +268,15 @@ def main(
     outcomes: list[Outcome] = []
     is_complete = False
     try:
-        caches = [file for file in files if not file.startswith("harness")]
+        caches = [file for file in files if not is_tested(file)]
         baseline = measure(programs, seed) if caches else Baseline([], {})
+        measured = nearest.measure_tests(ROOT, tests) if caches != files else []
         if not sample:
             unused = {*caches} - {*list_used(caches, baseline)}
             drawn = [mutant for mutant in mutants if mutant.file not in unused]
             sample = Random(seed).sample(drawn, min(count, len(drawn)))
         for number, mutant in enumerate(sample, 1):
-            outcomes.append(try_mutant(mutant, baseline, explanations, seconds))
+            outcomes.append(try_mutant(mutant, baseline, measured, explanations, seconds))
             click.echo(f"{number}/{len(sample)}  {outcomes[-1].describe()}")
         is_complete = True
     except KeyboardInterrupt:

@@ -1,53 +1,179 @@
-"""Runs the nearest tests on mutants of the harness."""
+"""Runs on mutants of the harness the tests that run the mutated line."""
 
+from __future__ import annotations
+
+import hashlib
+import json
 import os
-import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import click
+import coverage
 import pytest
 
-from ci.mutation.trial import Beat
+from ci.mutation.mutants import Mutant
+from ci.mutation.trial import IMPORT, TEST_SECONDS, Beat, call
 
-LIARS = "tests/harness/test_liars.py", "tests/harness/test_refusals.py"
-RELATED = {
-    **{"metamorphic": ["relation"], "generate": ["every"], "recording": ["kept"]},
-    **{"contracts": ["contract_programs", "words"], "rewrites": ["shrink"]},
-    **{"scripts": ["mistake_scripts"], "states": ["cells"], "naming": ["reading"]},
-    "system": ["reading", "compare"],
-}
-"""Package or module → how the names of further tests begin."""
+OPTIONS = "-q", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
 
-DRAWS, OF_DRAWING = "source: Source", ("drawing", "generators")
-"""The parameter of functions that draw, and how the names of their tests begin."""
+TESTS_SECONDS = 100.0
+"""The time limit for all tests of a mutant."""
 
-OPTIONS = "-qx", "--tb=no", "-pno:xdist", "-pno:cacheprovider", "--assert=plain"
+SETTINGS = """\
+[run]
+data_file = {folder}/lines
+parallel = true
+context = ${{TEST-}}
+include = {root}/harness/*
+patch = _exit
+disable_warnings = no-data-collected
+"""
+"""Of coverage.py, also for processes that a test starts."""
+
+Measured = Mapping[str, Any]
+"""What the tests of a file run.
+
+* `hashes`: file, relative to the root → its hash, of the tests and of all that they run
+* `tests`: the seconds and the name of each test
+* `lines`: file → line → the indexes of the tests that run the line, and IMPORT if it runs
+  when the file is imported
+"""
 
 
-def list_tests(root: Path, file: str) -> list[str]:
-    """Lists the tests of caches that lie, the tests that have the name of a module or of
-    its package in theirs, the tests that import the module, and the tests of the module's
-    task."""
-    path = file.removesuffix(".py").removesuffix("/__init__")
-    module = f"lockstep.{path.replace('/', '.')}"
-    *_, package, stem = module.split(".")
-    related = [name for word in module.split(".") for name in RELATED.get(word, ())]
-    related += OF_DRAWING if DRAWS in (root / file).read_text() else ()
-    tests = sorted((root / "tests/harness").rglob("test_*.py"))
-    named = [test for test in tests if re.match(f"test_({package}|{stem})", test.name)]
-    named += [test for test in tests if re.search(rf"{module}\b", test.read_text())]
-    for name in related:
-        named += sorted((root / "tests").glob(f"*/test_{name}*.py"))
-    listed = (test.relative_to(root).as_posix() for test in named)
-    return list(dict.fromkeys([*LIARS, *listed]))
+@dataclass
+class Watch:
+    """A plugin of pytest.
+
+    Attributes:
+        chosen: the tests to run, in this order; if it is empty, all.
+        reached: measures which lines each test runs, if given.
+        seconds: the time of each test.
+        failed: the tests that failed.
+    """
+
+    beat: Beat
+    chosen: Sequence[str] = ()
+    reached: coverage.Coverage | None = None
+    seconds: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.chosen:
+            known = {item.nodeid: item for item in items}
+            items[:] = [known[name] for name in self.chosen if name in known]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        os.environ["TEST"] = nodeid
+        if self.reached:
+            self.reached.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.beat()
+        self.seconds[report.nodeid] += report.duration
+        self.failed += [report.nodeid] if report.failed else []
+
+
+def run_tests(root: Path, tests: Sequence[str], watch: Watch) -> int:
+    """Runs tests of a project in this process; returns the exit status of pytest."""
+    for name in [name for name in sys.modules if name.startswith(("lockstep", "tests"))]:
+        del sys.modules[name]  # this process has used the harness itself
+    os.environ["PYTHONPATH"] = str(root / ".src")
+    sys.path[:0] = [str(root), str(root / ".src")]
+    os.chdir(root)
+    return pytest.main([*OPTIONS, *tests], plugins=[watch])
+
+
+def compute_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def measure_tests(root: Path, paths: Sequence[Path]) -> list[Measured]:
+    """Measures the tests of files and folders, except files that have not changed since
+    build/tests/ was written.
+
+    Raises:
+        ClickException: the tests cannot be measured.
+    """
+    import torch  # noqa: F401 - once, for all children
+
+    measured = []
+    found = (sorted(path.rglob("test_*.py")) or [path] for path in paths)
+    for path in chain(*found):
+        file = path.resolve().relative_to(root).as_posix()
+        kept = root / "build" / "tests" / f"{file.replace('/', '.')}.json"
+        known = json.loads(kept.read_text()) if kept.exists() else {"hashes": {}}
+        if known["hashes"].get(file) != compute_hash(root / file):
+            click.echo(f"measuring {file}", err=True)
+            ended = call(run_measured, root, file, most=TEST_SECONDS)
+            if ended.why:
+                raise click.ClickException(f"{file}: {ended.why}")
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(ended.answer))
+            known = json.loads(kept.read_text())
+        measured.append(known)
+    return measured
+
+
+def run_measured(beat: Beat, root: Path, file: str) -> Measured:
+    """Runs the tests of a file, and notes which lines of the harness each test runs."""
+    with TemporaryDirectory() as folder:
+        settings = Path(folder, "settings")
+        settings.write_text(SETTINGS.format(folder=folder, root=root))
+        os.environ["COVERAGE_PROCESS_START"] = str(settings)
+        reached = coverage.Coverage(config_file=str(settings))
+        watch = Watch(beat, reached=reached)
+        with reached.collect():
+            run_tests(root, [file], watch)
+        reached.save()
+        reached.combine()
+        data = reached.get_data()
+        passed = [name for name in watch.seconds if name not in watch.failed]
+        numbers = {"": IMPORT, **{name: index for index, name in enumerate(passed)}}
+        lines = {
+            Path(own).relative_to(root).as_posix(): {
+                line: sorted(numbers[name] for name in found if name in numbers)
+                for line, found in data.contexts_by_lineno(own).items()
+            }
+            for own in data.measured_files()
+        }
+    hashes = {own: compute_hash(root / own) for own in (file, *lines)}
+    tests = [(watch.seconds[name], name) for name in passed]
+    return {"hashes": hashes, "tests": tests, "lines": lines}
+
+
+def choose_tests(root: Path, measured: Sequence[Measured], mutant: Mutant) -> list[str]:
+    """Lists the tests that run a mutated line, the fastest first, up to TESTS_SECONDS.
+
+    If the line runs when its file is imported, or if the file has changed since it was
+    measured, lists the tests that run any line of the file.
+    """
+    tests = []
+    for each in measured:
+        reached = each["lines"].get(mutant.file, {})
+        lines = (reached.get(str(line), ()) for line in mutant.lines)
+        numbers = {number for found in lines for number in found}
+        same = each["hashes"].get(mutant.file) == compute_hash(root / mutant.file)
+        if IMPORT in numbers or not same:
+            numbers = {number for found in reached.values() for number in found}
+        tests += [each["tests"][number] for number in numbers - {IMPORT}]
+    tests.sort()
+    ends = accumulate(seconds for seconds, _ in tests)
+    both = zip(tests, ends, strict=True)
+    return [name for (_, name), end in both if end <= TESTS_SECONDS]
 
 
 @contextmanager
-def mutated(root: Path, file: str, source: bytes) -> Iterator[Path]:
+def mutated(root: Path, mutant: Mutant) -> Iterator[Path]:
     """Yields a copy of the project with the mutant, which also processes of tests and
     scripts made of the harness's text run. Other files are links to the same content."""
     ignored = shutil.ignore_patterns(".git", "build", "failures", ".*_cache")
@@ -55,24 +181,14 @@ def mutated(root: Path, file: str, source: bytes) -> Iterator[Path]:
     with TemporaryDirectory(dir=root / "build") as folder:
         copy = Path(folder, "copy")
         shutil.copytree(root, copy, True, ignored, os.link)
-        (copy / file).unlink()
-        (copy / file).write_bytes(source)
+        (copy / mutant.file).unlink()
+        (copy / mutant.file).write_bytes(mutant.source)
         yield copy
 
 
 def check_tests(beat: Beat, root: Path, tests: Sequence[str]) -> str:
     """Returns the first test of a project that fails, or ""."""
-    failed = []
-
-    class Watch:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            beat()
-            failed.extend([report.nodeid] if report.failed else [])
-
-    for name in [name for name in sys.modules if name.startswith(("lockstep", "tests"))]:
-        del sys.modules[name]  # this process has used the harness itself
-    os.environ["PYTHONPATH"] = str(root / ".src")
-    sys.path[:0] = [str(root), str(root / ".src")]
-    os.chdir(root)
-    status = pytest.main([*OPTIONS, *tests], plugins=[Watch()])
-    return (failed or [f"pytest ended with status {status}"])[0] if status else ""
+    watch = Watch(beat, tests)
+    files = dict.fromkeys(name.partition("::")[0] for name in tests)
+    status = run_tests(root, ["-x", *files], watch)
+    return [*watch.failed, f"pytest ended with status {status}"][0] if status else ""

@@ -106,8 +106,8 @@ def test_mutants_are_found_survive_or_are_explained(tmp_path: Path) -> None:
 
 BAD = [
     (
-        ["harness"],
-        "harness is not in a folder that can be mutated: impl/shared, impl/torch",
+        ["ci"],
+        "ci is not in a folder that can be mutated: impl/shared, impl/torch",
     ),
     (["impl/shared/nothing.py"], "there is no such file or folder"),
     (["--count", "-1"], "-1 is not in the range"),
@@ -123,33 +123,44 @@ def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
     assert message in " ".join(done.output.replace("│", " ").split())
 
 
-def test_a_mutant_of_the_harness_is_found_by_a_test() -> None:
-    """A program is not drawn, and nothing is measured."""
+QUICK = "tests/harness/test_reading.py"
+WATCH = "harness/contracts/watch.py"
+MUTANT = next(
+    each
+    for each in list_mutants(WATCH, (ROOT / WATCH).read_bytes())
+    if each.kind == "remove" and each.old.startswith("raise Broken")
+)
+
+
+def test_a_mutant_of_the_harness_is_found_by_a_test_that_runs_it() -> None:
     pytest.importorskip("torch")
-    file = "harness/contracts/watch.py"
-    mutant = next(
-        each
-        for each in list_mutants(file, (ROOT / file).read_bytes())
-        if each.kind == "remove" and each.old.startswith("raise Broken")
-    )
-    command = [sys.executable, ROOT / "ci" / "mutants.py", file, "--mutant", mutant.id]
+    script = ROOT / "ci" / "mutants.py"
+    command = [sys.executable, script, WATCH, "--mutant", MUTANT.id]
+    command += ["--tests", ROOT / QUICK]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "found by tests/harness/test_liars.py::" in done.stdout
+    assert (done.returncode, done.stderr) in [(0, ""), (0, f"measuring {QUICK}\n")]
+    assert f"found by {QUICK}::" in done.stdout
 
 
-def test_the_nearest_tests() -> None:
-    slots = nearest.list_tests(ROOT, "harness/contracts/prefix/slots.py")
-    assert (*slots[:2],) == nearest.LIARS
-    assert "tests/harness/test_prefix_system.py" in slots
-    relations = nearest.list_tests(ROOT, "harness/execution/metamorphic/rows.py")
-    assert "tests/harness/test_relation_mistakes.py" in relations
-    batched = nearest.list_tests(ROOT, "harness/contracts/batched/__init__.py")
-    assert {"tests/harness/test_drawing.py", "tests/harness/test_words.py"} <= {*batched}
-    rewrites = nearest.list_tests(ROOT, "harness/contracts/prefix/rewrites.py")
-    assert "tests/harness/test_shrink.py" in rewrites
-    scripts = nearest.list_tests(ROOT, "harness/execution/scripts/checks.py")
-    assert "tests/impl/test_mistake_scripts.py" in scripts
+@pytest.mark.parametrize(
+    ("lines", "is_same", "chosen"),
+    [
+        ({MUTANT.line: [0, 2], 1: [-1]}, True, ["fast", "slow"]),
+        ({MUTANT.line: [-1], 999: [1]}, True, ["other"]),  # when the file is imported
+        ({999: [1, 2]}, True, []),
+        ({999: [1, 2]}, False, ["fast", "other"]),  # it has changed
+        ({MUTANT.line: [0, 3]}, True, ["slow"]),
+    ],
+)
+def test_tests_that_run_a_line_are_chosen(
+    lines: dict[int, list[int]], is_same: bool, chosen: list[str]
+) -> None:
+    measured = {
+        "hashes": {WATCH: nearest.compute_hash(ROOT / WATCH) if is_same else "older"},
+        "tests": [(2, "slow"), (1, "other"), (0.5, "fast"), (99, "too slow")],
+        "lines": {WATCH: {str(line): tests for line, tests in lines.items()}},
+    }
+    assert nearest.choose_tests(ROOT, [measured], MUTANT) == chosen
 
 
 def test_the_script_finds_its_modules() -> None:
