@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.checks import check_busy, check_host, check_unpinned
 from lockstep.harness.contracts.paged.contents import Contents
 from lockstep.harness.contracts.paged.states import get_states
+from lockstep.harness.contracts.paged.transfers import list_away
 from lockstep.harness.core.errors import Broken
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.programs.program import trace, walk
@@ -288,6 +290,30 @@ def test_states_of_transfers() -> None:
     assert "failed" in find_states(*LOADING, fail, ask("match", "b"))
     save = (*STORED, {"op": "save"}, {"op": "restore"})
     assert "restored" in find_states(*save, STORED[-1], ask("match", "b"))
+
+
+def test_what_is_drawn_for_a_load() -> None:
+    """What is withdrawn must not be hit again, and may be asked for; other content that
+    begins with the same token is not."""
+    both = (
+        *(*STORED[:5], open_request("c", 1, 9, 3), ask("schedule", "c"), RUN),
+        *(ask("offload", "c", transfer="out"), end("landed", "out"), EVICT),
+    )
+    freed = (*both, ask("free", "a", reuse=False), STORED[-1], ask("match", "b"))
+    *_, last = walk(draw_up(*freed))
+    [(_, withdrawn)] = last.model.withdrawn
+    assert withdrawn[:4] == (1, 2, 3, 4)
+    assert last.model.offloaded == last.model.away != []
+    assert list_away(last.model) == ["b"]
+
+
+def test_any_number_of_blocks_is_evicted_unless_content_is_to_be_loaded() -> None:
+    first: Any = SimpleNamespace(below=lambda limit: 1, pick=lambda options: options[0])
+    drawn = [
+        PAGED.operations["evict"].draw_fields(first, step.model)
+        for step in walk(draw_up(*STORED))
+    ]
+    assert drawn == 5 * [{"count": 1}] + 3 * [{"count": 256}]
 
 
 def test_only_what_is_declared_is_to_be_reached() -> None:

@@ -127,6 +127,10 @@ PAGED: dict[str, tuple[Ops, Ops]] = {
         [opened("a", NEW, extras=[[1, 4, "x"]])],
         [opened("a", NEW[:3], extras=CUT)],
     ),
+    "a simple token of one request": (
+        [opened("a", [1, 3]), opened("b", [3])],
+        [opened("a", [1, 1]), opened("b", [3])],
+    ),
     "a shorter extra": (
         [opened("a", NEW, extras=[[1, 4, "x"]])],
         [opened("a", NEW, extras=CUT)],

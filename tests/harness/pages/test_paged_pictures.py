@@ -55,11 +55,13 @@ def test_a_step_shows_the_table_of_each_request() -> None:
 
 
 def test_a_block_that_a_transfer_needs_says_so() -> None:
-    offload = {"op": "offload", "request": "a", "transfer": "t"}
-    free = {"op": "free", "request": "b"}
-    steps = draw(offload, free, kind="paged-full", host=4)
-    assert list_facts(steps[-1]) == {
-        "request a": {"table of group 0 (full)": "0 (also transfer t), 1"}
+    """The block of the device, not that of other memory, which has another number."""
+    opened = {**STEPS[0], "request": "c", "tokens": [5, 6, 7]}
+    more = opened, {**STEPS[1], "request": "c"}, STEPS[2]
+    offload = {"op": "offload", "request": "c", "transfer": "t"}
+    steps = draw(*more, offload, kind="paged-full", host=4)
+    assert list_facts(steps[-1])["request c"] == {
+        "table of group 0 (full)": "3 (also transfer t), 4"
     }
 
 
