@@ -14,6 +14,7 @@ from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.execution.shrink import get_merged
 from lockstep.harness.programs.program import trace, walk
+from lockstep.harness.workers.registry import load
 from lockstep.impl.shared.operations import PAGED_TELLS
 from tests.harness import paging
 from tests.harness.paging import FULL, RUN, Manager, ask, make, open_request
@@ -124,6 +125,15 @@ def test_one_that_is_correct_agrees(name: str) -> None:
     result = run_on(Manager, *RIGHT[name])
     assert (result.skipped, result.divergence) == (0, None)
     assert result.steps == len(RIGHT[name])
+
+
+def test_ours_attends_in_each_step_to_the_slots_of_its_requests() -> None:
+    """The second step ends without another call after the end of the first."""
+    pytest.importorskip("torch")
+    steps = 2 * (ask("schedule", "a", count=1), {"op": "launch"})
+    ops = (open_request("a", 1, 2, 3), *steps, FINISH, FINISH)
+    result = run(make(*ops, flight=2, data="backend"), load("torch-cpu"), every=True)
+    assert (result.skipped, result.divergence) == (0, None)
 
 
 WRONG: dict[type[Manager], tuple[Sequence[Op], str, str, str]] = {

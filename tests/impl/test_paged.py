@@ -184,6 +184,14 @@ def test_a_hit_may_end_inside_of_a_block_whose_end_is_gone(kind: str) -> None:
     assert cache.match("b") == 1
 
 
+def test_a_preempted_request_has_nothing_to_offload() -> None:
+    manager = TieredManager((FULL,), 8, 24, host=8)
+    compute(manager, "a", 1, 2, 3)
+    manager.preempt("a")
+    with pytest.raises(MisuseError, match="request a has no computed tokens"):
+        manager.offload("a", "out")
+
+
 @pytest.mark.parametrize("move", ["offload", "load"])
 def test_a_transfer_needs_a_new_name(move: str) -> None:
     """Programs draw such a call once in some hundred programs."""
