@@ -1,4 +1,4 @@
-"""Runs on mutants of the harness the tests that run the mutated line."""
+"""Runs on mutants of the harness the tests that execute the mutated line."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ disable_warnings = no-data-collected
 """Of coverage.py, also for processes that a test starts."""
 
 Measured = Mapping[str, Any]
-"""What the tests of a file run.
+"""What the tests of a file execute.
 
-* `hashes`: file, relative to the root → its hash, of the tests and of all that they run
+* `hashes`: file, relative to the root → its hash, of the tests and of what they execute
 * `tests`: the seconds and the name of each test
-* `lines`: file → line → the indexes of the tests that run the line, and IMPORT if it runs
-  when the file is imported
+* `lines`: file → line → the indexes of the tests that execute it, and IMPORT if it is
+  executed by an import of the file
 """
 
 
@@ -55,7 +55,7 @@ class Watch:
 
     Attributes:
         chosen: the tests to run, in this order; if it is empty, all.
-        reached: measures which lines each test runs, if given.
+        reached: measures the lines that each test executes, if given.
         seconds: the time of each test.
         failed: the tests that failed.
     """
@@ -125,7 +125,7 @@ def measure_tests(root: Path, paths: Sequence[Path]) -> list[Measured]:
 
 
 def run_measured(beat: Beat, root: Path, file: str) -> Measured:
-    """Runs the tests of a file, and notes which lines of the harness each test runs."""
+    """Runs the tests of a file, and notes which lines of the harness each executes."""
     with TemporaryDirectory() as folder:
         settings = Path(folder, "settings")
         settings.write_text(SETTINGS.format(folder=folder, root=root))
@@ -152,10 +152,10 @@ def run_measured(beat: Beat, root: Path, file: str) -> Measured:
 
 
 def choose_tests(root: Path, measured: Sequence[Measured], mutant: Mutant) -> list[str]:
-    """Lists the tests that run a mutated line, the fastest first, up to TESTS_SECONDS.
+    """Lists tests that execute a mutated line, the fastest first, up to TESTS_SECONDS.
 
-    If the line runs when its file is imported, or if the file has changed since it was
-    measured, lists the tests that run any line of the file.
+    If the line is executed by an import, or if the file has changed since it was
+    measured, lists the tests that execute any line of the file.
     """
     tests = []
     for each in measured:
