@@ -192,6 +192,21 @@ def test_a_preempted_request_has_nothing_to_offload() -> None:
         manager.offload("a", "out")
 
 
+def test_a_loaded_block_is_let_go_when_the_window_has_left_it() -> None:
+    manager = TieredManager(({"type": "sliding", "block": 2, "width": 2},), 8, 24, host=8)
+    compute(manager, "a", 1, 2, 3)
+    manager.offload("a", "out")
+    manager.landed("out")
+    manager.free("a", reuse=True)
+    manager.evict(8)
+    manager.open("b", (1, 2, 3, 4, 5, 6), None)
+    assert manager.load("b", "in") is not None
+    manager.landed("in")
+    take(manager, "b")
+    [table] = manager.get("b").tables or ()
+    assert table[:2] == [None, None]
+
+
 @pytest.mark.parametrize("move", ["offload", "load"])
 def test_a_transfer_needs_a_new_name(move: str) -> None:
     """Programs draw such a call once in some hundred programs."""
