@@ -249,6 +249,7 @@ class PagedCache:
             tokens up to the end of the step; "prompt": all known tokens; "output": as
             many tokens as a request may have.
         most: the number of tokens that a request may have.
+        ahead: the number of further tokens for which a request gets slots.
 
     Attributes:
         requests: name → request.
@@ -267,9 +268,10 @@ class PagedCache:
         dropped: int = 0,
         admits: str = "chunk",
         most: int = 0,
+        ahead: int = 0,
     ) -> None:
         self.groups, self.prefix_cache, self.dropped = groups, prefix_cache, dropped
-        self.admits, self.most = admits, most
+        self.admits, self.most, self.ahead = admits, most, ahead
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
         self.flights: list[list[tuple[Request, int]]] = []
@@ -369,7 +371,8 @@ class PagedCache:
             end: number of tokens with K and V after the step.
         """
         known = len(self.get(name).known)
-        return max(end, {"chunk": end, "prompt": known, "output": self.most}[self.admits])
+        tokens = {"chunk": end, "prompt": known, "output": self.most}[self.admits]
+        return max(end, tokens) + self.ahead
 
     def schedule(self, name: str, count: int, hit: int = 0) -> None:
         """Adds a request to the next step.
@@ -397,13 +400,14 @@ class PagedCache:
             del drafts[max(0, request.end - len(request.tokens)) :]
         self.step.append(name)
 
-    def can_lose(self, name: str, other: str) -> bool:
+    def can_lose(self, name: str, other: str, refused: bool = False) -> bool:
         """Returns whether `other` may lose its slots to a request that is scheduled.
 
         It may if it waits for a step; it then waits without slots, as after `preempt`.
+        The request itself may lose its slots if it is refused.
         """
         request = self.get(other)
-        return other != name and request.is_held and not request.scheduled
+        return (other != name or refused) and request.is_held and not request.scheduled
 
     def launch(self, lags: bool = False) -> None:
         """Begins to compute the planned step; the next step can be planned.

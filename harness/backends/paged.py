@@ -129,10 +129,13 @@ class PagedCache(Protocol):
             requests that are not in the step; it then also returns the number of tokens
             and the names of these requests, which wait as after `preempt`. None if
             there is no room, or if a cache with a state group cannot end a step of
-            `count` tokens at the end of a block; then nothing changes. There is room in
-            free blocks and in cached blocks that no request holds; the config field
-            `admits` determines which tokens must fit. If the cache has one group and the
-            method `pool`, the harness checks None against the numbers of `pool`.
+            `count` tokens at the end of a block; then nothing changes. (None, 0, names)
+            if it has taken blocks, but still too few; `names` may then contain the
+            request itself. A cache need not evict cached blocks before it takes blocks
+            of requests. There is room in free blocks and in cached blocks that no
+            request holds; the config fields `admits` and `ahead` determine which tokens
+            must fit. If the cache has one group and the method `pool`, the harness checks
+            None against the numbers of `pool`.
 
         Raises:
             "usage" error: `count` is below 1, no token remains to be computed, or the

@@ -286,9 +286,9 @@ PREEMPTED = (
 
 
 def find_taken(
-    cache: Any, *ops: Op, blocks: int = 3, preempts: bool = True
+    cache: Any, *ops: Op, blocks: int = 3, preempts: bool = True, **promises: Any
 ) -> Divergence | None:
-    backend = paging.declare(cache, config={"preempts": (preempts,)})
+    backend = paging.declare(cache, config={"preempts": (preempts,)}, **promises)
     program = make(*ops, blocks=blocks, preempts=preempts, **BLOCK)
     return run(program, backend).divergence
 
@@ -316,8 +316,14 @@ def test_a_step_may_take_the_slots_of_requests_that_wait() -> None:
             " took them for another request, declare `preempts`, and name it",
         ),
         (
-            *(Greedy, {"blocks": 12}),
+            *(Greedy, {"blocks": 12, "tells": frozenset()}),
             "b took the slots of requests ['a'], although all requests fit",
+        ),
+        (
+            *(Greedy, {"blocks": 12}),
+            "request b took slots of other requests, although it needs at most 2 blocks,"
+            " and 10 were held by no request; if it takes blocks for the whole prompt or"
+            " the output, declare `admits`",
         ),
         (
             *(Lying, {}),
@@ -348,6 +354,66 @@ def test_drawn_programs_take_slots(preempts: bool) -> None:
     programs = draw_some(40, "paged", "paged-full", declared, 1)
     failing = [x for x in programs if run(x, backend).divergence is not None]
     assert (len(taken) > 10, bool(failing)) == (True, not preempts)
+
+
+class Vain(Taking):
+    """Preempts all requests that wait, even if a step then still has too few blocks."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        start, taken = Manager.schedule(self, name, count), list[str]()
+        for other, request in list(self.requests.items()) if start is None else ():
+            if other != name and request.tables is not None and not request.is_scheduled:
+                self.preempt(other)
+                taken.append(other)
+        return (None, 0, taken) if taken else start
+
+
+def test_a_step_may_take_slots_and_still_have_too_few() -> None:
+    assert find_taken(Vain, *PREEMPTED) is None
+    divergence = find_taken(Vain, *PREEMPTED, preempts=False)
+    assert divergence is not None
+    assert divergence.message.endswith("although `preempts` is not declared")
+
+
+class Hasty(Taking):
+    """Preempts all requests that wait before it evicts a cached block."""
+
+    def schedule(self, name: str, count: int) -> Any:
+        taken = []
+        for other, request in list(self.requests.items()):
+            is_held = request.tables is not None and not request.is_scheduled
+            if other != name and is_held and not self.pool().free:
+                self.preempt(other)
+                taken.append(other)
+        start = Manager.schedule(self, name, count)
+        return [start, count, taken] if taken else start
+
+
+def test_a_step_may_take_slots_although_a_block_is_cached() -> None:
+    """A block of "a" is cached when "d" needs one."""
+    ops: list[Op] = []
+    for name, length in {"a": 2, "b": 1, "c": 1, "d": 1}.items():
+        step = ask("schedule", name, count=length)
+        ops += [open_request(name, *[ord(name)] * length), step, RUN]
+        ops += [ask("free", "a")] * (name == "a")
+    assert find_taken(Hasty, *ops) is None
+
+
+# --- slots for later steps --------------------------------------------------------------
+
+
+class Ahead(Manager):
+    """Takes the blocks of two further tokens with each step."""
+
+    def plan(self, tables: Any, start: int, end: int, *more: Any) -> Any:
+        return super().plan(tables, start, end + 2, *more)
+
+
+@pytest.mark.parametrize(("ahead", "agrees"), [(2, True), (3, True), (0, False)])
+def test_a_step_may_take_the_blocks_of_further_tokens(ahead: int, agrees: bool) -> None:
+    program = make(*SECOND, blocks=3, ahead=ahead, **BLOCK)
+    backend = paging.declare(Ahead, config={"ahead": (ahead,)})
+    assert (run(program, backend).divergence is None) == agrees
 
 
 # --- drawn programs ---------------------------------------------------------------------

@@ -8,9 +8,9 @@ a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5, and `paren
 makes a tree of its drafts. `is a` answers with its tokens, its drafts, and how many are
 computed; `-` for none. `content a 4` answers with the inputs up to the token in the slot
 of position 4, `slots a` with the number of tokens for which it has slots, `losers a` with
-the requests that may lose theirs to it. `update` changes the weights; `weights a 3`
-answers with the changes before K and V of position 3 were computed, each as the number of
-tokens before it.
+the requests that may lose theirs to it, also if it is `refused=True`. `update` changes
+the weights; `weights a 3` answers with the changes before K and V of position 3 were
+computed, each as the number of tokens before it.
 """
 
 from __future__ import annotations
@@ -397,6 +397,11 @@ a whole prompt has slots from its first step on
 so has the output
     full admits=output most=8 | open a 1 2; take a 1; slots a > 8; run; take a 1; run;
     accept a 3; slots a > 8; rewind a 1 4; slots a > 1; take a 1; slots a > 8
+so have further tokens
+    full ahead=2 | open a 1 2 3; take a 2; slots a > 4; run; take a 1; slots a > 5; run;
+    accept a 4; take a 1; slots a > 6
+so have further tokens after a whole prompt
+    full admits=prompt ahead=1 | open a 1 2 3; take a 1; slots a > 4
 a load has slots for what it brings
     full admits=prompt | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2;
     slots b > 2; landed t; take b 1; slots b > 4
@@ -405,6 +410,9 @@ a request that waits for its next step
     full | open a 1 2 3; losers a > -; open b 4; losers b > -; take a 2; losers b > -;
     run; losers b > a; losers a > -; preempt a; losers b > -; take b 1; losers a > -; run;
     losers a > b; accept b 5; losers a > b; take b 1; losers a > -
+a request that is refused
+    full | open a 1 2; losers a refused=True > -; take a 1; losers a refused=True > -;
+    run; open b 3; take b 1; run; losers a refused=True > a b; losers a > b
 also if it waits for a transfer or shares its slots
     full | open a 1 2 3; take a 9; run; free a; open b 1 2 3 4; load b t 2; open c 1;
     losers c > b; landed t; losers c > b; fork b d 9; losers c > b d
@@ -509,8 +517,9 @@ class PagedDesk(Desk):
         tokens = [getattr(item, "token", item) for item in request.tokens]
         return f"{say(tokens)}, {say(request.drafts)}, {request.computed}"
 
-    def do_losers(self, name: str) -> list[str]:
-        return [x for x in self.cache.requests if self.cache.can_lose(name, x)]
+    def do_losers(self, name: str, refused: bool = False) -> list[str]:
+        requests = self.cache.requests
+        return [x for x in requests if self.cache.can_lose(name, x, refused)]
 
     def do_slots(self, name: str) -> int:
         return self.cache.requests[name].admitted

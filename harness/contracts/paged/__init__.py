@@ -93,7 +93,7 @@ class PagedContract(Contract):
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
         | {"extra_keys", "flight", "interleave", "lags", "ranks", "reads", "remote"}
-        | {"scope", "trees"}
+        | {"ahead", "scope", "trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")

@@ -77,6 +77,7 @@ CONFIG: Mapping[str, Schema] = {
     "host": {**integer(0, 64), "default": 0},
     "aligned": {"type": "boolean", "default": False},
     "admits": {"enum": ["chunk", "prompt", "output"], "default": "chunk"},
+    "ahead": {**integer(0, 8), "default": 0},
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     "flight": {**integer(0, 2), "default": 0},
@@ -120,6 +121,7 @@ CONFIG: Mapping[str, Schema] = {
 * `admits`: the tokens that must fit when a request is scheduled: "chunk": those up to the
   end of the step; "prompt": all its known tokens; "output": as many tokens as a request
   may have, which are `max_length`, or fewer if fewer fit into `blocks`.
+* `ahead`: the number of further tokens that must fit, for later steps.
 * `preempts`: whether the backend may take blocks that are missing for a step from other
   requests, which are not in the step.
 * `flight`: the number of launched steps that may be unfinished while the scheduler goes
@@ -353,7 +355,7 @@ class PagedModel:
         dropped = self.unit if config["drop_last"] else 0
         lengths = range(config["max_length"], 0, -1)
         most = next((n for n in lengths if not self.why_too_long(n)), 0)
-        rules = config["prefix_cache"], dropped, config["admits"], most
+        rules = config["prefix_cache"], dropped, config["admits"], most, config["ahead"]
         self.cache = PagedCache(groups, *rules)
         self.tag = 0
         self.tags: dict[Content, int] = {}

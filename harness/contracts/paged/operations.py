@@ -211,7 +211,7 @@ class Schedule(GoingOn):
     remain. A waiting request first reuses a prefix.
 
     Answer: `start`: the position of the first token with a new slot; null if there are
-    too few blocks, and then nothing changes.
+    too few blocks, and then nothing changes, but for slots taken from other requests.
     """
 
     name, weight, result = "schedule", 12, "start"
@@ -275,25 +275,34 @@ class Schedule(GoingOn):
         end = self.get_end(op, model, self.list_starts(op, model))
         refused, taken = answer.get("start") is None, answer.get("preempted", ())
         if taken:
-            self.check_preempted(name, taken, refused, end, model)
+            has_room = system.pool is None and model.must_have_room(name, end)
+            self.check_preempted(name, taken, refused, has_room, model)
         if taken or (refused and not self.may_wait(op, model)):
             end = model.cache.count_admitted(name, end)
             got = "took slots of other requests" if taken else "got no slots"
-            system.check_refusal(name, end, model, got)
+            system.check_refusal(name, end, model, got, evicts=not taken)
         return answer
 
     def check_preempted(
-        self, name: str, taken: Sequence[Any], refused: bool, end: int, model: PagedModel
+        self,
+        name: str,
+        taken: Sequence[Any],
+        refused: bool,
+        has_room: bool,
+        model: PagedModel,
     ) -> None:
-        """Raises Broken if a step must not take the slots of the requests `taken`."""
+        """Raises Broken if a step must not take the slots of the requests `taken`.
+
+        If the backend reports its pool, `check_refusal` checks whether it had room.
+        """
         cache, why = model.cache, ""
         if not model.config["preempts"]:
             why = "although `preempts` is not declared"
-        elif refused or model.must_have_room(name, end):
-            why = "but got no slots" if refused else "although all requests fit"
+        elif has_room:
+            why = "although all requests fit"
         for other in taken:
             is_known = isinstance(other, str) and other in cache.requests
-            if not why and not (is_known and cache.can_lose(name, other)):
+            if not why and not (is_known and cache.can_lose(name, other, refused)):
                 why = f"but {format_plain(other)} is in the step, or holds no slots"
         if why:
             names = format_plain(list(taken))
@@ -303,11 +312,11 @@ class Schedule(GoingOn):
         if "error" in observed:
             return
         name, start = op["request"], observed["start"]
+        for other in dict.fromkeys(observed.get("preempted", ())):
+            model.preempt(other)
         if start is None:
             model.happened.add("no-room")
             return
-        for other in dict.fromkeys(observed.get("preempted", ())):
-            model.preempt(other)
         request = model.cache.requests[name]
         end = model.spans[name][1] if request.is_held else 0  # with rejected drafts
         if not request.is_held:

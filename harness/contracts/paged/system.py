@@ -694,14 +694,20 @@ class PagedSystem(System):
                 " that could be hit and that no request held",
             )
 
-    def check_refusal(self, name: str, end: int, model: PagedModel, got: str) -> None:
+    def check_refusal(
+        self, name: str, end: int, model: PagedModel, got: str, evicts: bool
+    ) -> None:
         """Checks that a step up to position `end` had too few free blocks, so that it was
-        refused or took blocks of other requests; `got` says which."""
+        refused or took blocks of other requests; `got` says which.
+
+        `evicts` tells whether it has to evict cached blocks before it does so.
+        """
         if self.pool is not None:
+            pool = self.pool if evicts else self.pool._replace(cached=())
             spare = self.capacity - self.config["blocks"]
             reserved = spare if self.config["lookahead"] else 0  # more slots for drafts
             tables = self.tables.get(name)
-            checks.check_refusal(model, name, end, tables, self.pool, reserved, got)
+            checks.check_refusal(model, name, end, tables, pool, reserved, got)
 
 
 def is_list(value: Any) -> bool:
