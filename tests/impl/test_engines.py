@@ -23,6 +23,7 @@ from lockstep.impl.peers.engines.lean import (
     StandInModule,
     open_engine,
 )
+from lockstep.impl.peers.engines.lmdeploy import LMDEPLOY, load_lmdeploy
 from lockstep.impl.peers.engines.sglang import (
     SGLANG,
     load_sglang,
@@ -269,7 +270,10 @@ def require(load: Callable[[], Any]) -> Any:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("engine", [VLLM, SGLANG, EXLLAMAV3, LITGPT, EXECUTORCH, FLA])
+ENGINES = [VLLM, SGLANG, EXLLAMAV3, LMDEPLOY, LITGPT, EXECUTORCH, FLA]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_pins_are_what_is_loaded(engine: Engine) -> None:
     pins = dict(re.findall(r"^(\S+)==(.*)$", (ROOT / engine.pins).read_text(), re.M))
     assert pins.pop(engine.name) == engine.version
@@ -323,6 +327,11 @@ def test_every_stand_in_for_exllamav3_is_needed() -> None:
     importer = require(lambda: open_engine(EXLLAMAV3))
     importer.load("exllamav3.generator.job")
     assert list_idle(EXLLAMAV3, importer) == []
+
+
+def test_every_stand_in_for_lmdeploy_is_needed() -> None:
+    require(load_lmdeploy)
+    assert list_idle(LMDEPLOY, open_engine(LMDEPLOY)) == []
 
 
 def test_every_stand_in_for_litgpt_is_needed() -> None:

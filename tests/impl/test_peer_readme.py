@@ -20,7 +20,7 @@ SCRIPTS = re.findall(
 LIBRARY = (
     r"(?:from (?:lockstep\.impl\.(?:peers\.)?(?:engines\.)?)?|import load_)"
     r"(vllm_mlx|mlx_lm|mlx_vlm|transformers|vllm\.entrypoints|vllm|sglang|llama_cpp"
-    r"|mlx_server|ctranslate2|onnxruntime_genai|litgpt|executorch|fla|exllamav3)\b"
+    r"|mlx_server|ctranslate2|onnxruntime_genai|litgpt|executorch|fla|exllamav3|lmdeploy)\b"
 )
 """The import of what a script needs; libraries on mlx-lm need mlx-lm, too."""
 
