@@ -7,7 +7,9 @@ content of a position is therefore the same, no matter which request computed it
 
 A scheduler may launch several steps before the first of them has finished. Steps execute
 one after another, in this order. A later step may therefore reuse what an earlier step
-computes, even if the request of the earlier step has lost its slots since.
+computes, even if the request of the earlier step has lost its slots since. The token that
+a launched step samples may be scheduled at once. The cache is told the token when the
+step finishes: nobody can hit it before, and if its request has let go, it is dropped.
 
 The input at a position is a token. If an extra, such as an image, covers the position,
 the input is also the key of the extra and the offset of the position in the extra. Two
@@ -128,6 +130,7 @@ class Request:
     Attributes:
         space: the namespace and the adapter.
         tokens: the inputs of the prompt, and the sampled tokens.
+        untold: number of the last of these that unfinished steps sample.
         drafts: guessed tokens after `tokens`; `accept` confirms or drops them. Their
             slots come after the slots of `tokens`, in this order.
         parents: for each draft, the number of the draft that it follows, from 1, or 0 if
@@ -151,6 +154,7 @@ class Request:
         self, tokens: Sequence[Input], space: Space, changes: Sequence[int] = ()
     ) -> None:
         self.tokens, self.space = list(tokens), space
+        self.untold = 0
         self.drafts: list[int] = []
         self.parents: list[int] = []
         self.is_held = False
@@ -163,6 +167,11 @@ class Request:
     @property
     def known(self) -> list[Input]:
         return [*self.tokens, *self.drafts]
+
+    @property
+    def told(self) -> int:
+        """The number of tokens that the cache knows."""
+        return len(self.tokens) - self.untold
 
     @property
     def begun(self) -> int:
@@ -223,9 +232,10 @@ class Request:
         return min([end, *self.skipped]) if group.lags else end
 
     def drop(self, kept: int = 0) -> None:
-        """Drops the drafts, the transfer, and all slots except those of the first `kept`
-        computed tokens; the tokens stay."""
+        """Drops the drafts, the tokens that unfinished steps sample, the transfer, and
+        all slots except those of the first `kept` computed tokens."""
         self.drafts, self.parents, self.skipped = [], [], []
+        self.tokens, self.untold = self.tokens[: self.told], 0
         self.is_held, self.transfer = kept > 0, None
         self.launched = self.scheduled = 0
         self.awaited = self.present = self.admitted = 0
@@ -250,6 +260,8 @@ class PagedCache:
             many tokens as a request may have.
         most: the number of tokens that a request may have.
         ahead: the number of further tokens for which a request gets slots.
+        overlap: whether the token that a launched step samples may be scheduled before
+            the step has finished.
 
     Attributes:
         requests: name → request.
@@ -269,9 +281,11 @@ class PagedCache:
         admits: str = "chunk",
         most: int = 0,
         ahead: int = 0,
+        overlap: bool = False,
     ) -> None:
         self.groups, self.prefix_cache, self.dropped = groups, prefix_cache, dropped
         self.admits, self.most, self.ahead = admits, most, ahead
+        self.overlap = overlap
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
         self.flights: list[list[tuple[Request, int]]] = []
@@ -344,7 +358,7 @@ class PagedCache:
             return True  # a chunk begins: nothing before it is read
         is_late = any(group.type == "state" or group.lags for group in self.groups)
         computed = [
-            (donor.space, tuple(donor.tokens[: donor.end]))
+            (donor.space, tuple(donor.tokens[: min(donor.end, donor.told)]))
             if in_step and not is_late
             else self.get_complete(donor)
             for donor in self.requests.values()
@@ -357,9 +371,9 @@ class PagedCache:
         )
 
     def get_complete(self, request: Request) -> Content:
-        """Returns the tokens, without drafts, that all groups have computed."""
-        end = min(request.count_valid(group, request.settled) for group in self.groups)
-        return request.space, tuple(request.tokens[:end])
+        """Returns the told tokens, without drafts, that all groups have computed."""
+        ends = (request.count_valid(group, request.settled) for group in self.groups)
+        return request.space, tuple(request.tokens[: min(request.told, *ends)])
 
     # --- a step -------------------------------------------------------------------------
 
@@ -424,12 +438,15 @@ class PagedCache:
         self.step = []
 
     def finish(self) -> None:
-        """Ends the oldest launched step: its tokens are computed."""
+        """Ends the oldest launched step: its tokens are computed, and the cache is told
+        the token that it has sampled for each request."""
         for request, count in self.flights.pop(0):
             request.computed, request.launched = (
                 request.computed + count,
                 request.launched - count,
             )
+            later = len(request.tokens) - request.computed - 1
+            request.untold = max(0, min(request.untold, later))
 
     def accept(
         self,
@@ -439,7 +456,8 @@ class PagedCache:
         drafts: Sequence[int] = (),
         parents: Sequence[int] = (),
     ) -> None:
-        """Confirms drafts of a request whose known tokens are all computed.
+        """Confirms drafts of a request whose known tokens are all computed, or, with
+        `overlap`, appends the token that the last launched step of the request samples.
 
         Args:
             name: the name of the request.
@@ -451,7 +469,7 @@ class PagedCache:
                 if it follows `sampled`; empty if each draft follows the one before it.
         """
         request = self.get(name)
-        if not self.has_sampled(request):
+        if not self.has_sampled(request, self.overlap):
             raise ValueError(f"accept: {name} has tokens that are not computed")
         if not 0 <= kept <= len(request.drafts):
             raise ValueError(
@@ -466,14 +484,17 @@ class PagedCache:
             )
         request.tokens += [*request.list_path(kept), sampled]
         request.drafts, request.parents = list(drafts), list(parents)
-        request.cut(len(request.tokens) - 1)
+        if request.launched:
+            request.untold += 1
+        else:
+            request.cut(len(request.tokens) - 1)
 
-    def has_sampled(self, request: Request) -> bool:
-        return (
-            request.is_held
-            and not request.launched + request.scheduled
-            and request.computed == len(request.known)
-        )
+    def has_sampled(self, request: Request, overlap: bool = False) -> bool:
+        """Returns whether all known tokens are computed, or, if `overlap`, launched
+        without drafts."""
+        is_known = not request.launched or (overlap and not request.drafts)
+        is_last = request.is_held and request.begun == len(request.known)
+        return is_last and is_known and not request.scheduled
 
     # --- letting go ---------------------------------------------------------------------
 

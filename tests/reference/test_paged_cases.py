@@ -8,7 +8,9 @@ a waiting request can have. `accept a 5 kept=1 drafts=[7]` samples 5, and `paren
 makes a tree of its drafts. `is a` answers with its tokens, its drafts, and how many are
 computed; `-` for none. `content a 4` answers with the inputs up to the token in the slot
 of position 4, `slots a` with the number of tokens for which it has slots, `losers a` with
-the requests that may lose theirs to it, also if it is `refused=True`. `update` changes
+the requests that may lose theirs to it, also if it is `refused=True`. With
+`overlap=True`, `accept` may come before the step that samples the token has finished;
+`told a` answers with the number of tokens that the cache knows. `update` changes
 the weights; `weights a 3` answers with the changes before K and V of position 3 were
 computed, each as the number of tokens before it.
 """
@@ -230,6 +232,36 @@ the next tokens come while the step before is unfinished
     full | open a 1 2 3 4; take a 2; launch; take a 9; is a > 1 2 3 4, -, 0; launch;
     take a 1 > error: schedule: a has no token to compute; finish; is a > 1 2 3 4, -, 2;
     finish; is a > 1 2 3 4, -, 4; accept a 5; is a > 1 2 3 4 5, -, 4
+the sampled token is scheduled before its step has finished, and told when it has
+    full overlap=True | open a 1 2 3; take a 9; launch; accept a 4; told a > 3; take a 9;
+    launch; open b 1 2 3 4 5; hits b > 0 1 2 3; finish; told a > 4; is a > 1 2 3 4, -, 3;
+    hits b > 0 1 2 3 4; finish; is a > 1 2 3 4, -, 4; accept a 5; is a > 1 2 3 4 5, -, 4
+a request is two sampled tokens ahead
+    full overlap=True | open a 1 2; take a 9; launch; accept a 3; take a 9; launch;
+    accept a 4; told a > 2; take a 9; open b 1 2 3 4 5; hits b > 0 1 2; finish;
+    told a > 3; hits b > 0 1 2 3; launch; finish; told a > 4; hits b > 0 1 2 3 4;
+    is a > 1 2 3 4, -, 3; accept a 5; told a > 4; finish; told a > 5;
+    is a > 1 2 3 4 5, -, 4
+the step before the last chunk of a prompt samples nothing
+    full overlap=True | open a 1 2 3; take a 2; launch; told a > 3;
+    accept a 4 > error: accept: a has tokens that are not computed; take a 9;
+    accept a 4 > error: accept: a has tokens that are not computed; launch; accept a 4;
+    finish; told a > 3; finish; told a > 4; is a > 1 2 3 4, -, 3
+a sampled token that is planned is not hit in its step
+    full overlap=True | open a 1 2; take a 9; launch; accept a 3; take a 9;
+    open b 1 2 3 4; hits b > 0 1 2
+one that is preempted or ends before it is told loses the token
+    full overlap=True | open a 1 2; take a 9; launch; accept a 3; take a 9; launch;
+    preempt a; is a > 1 2, -, 0; open b 1 2 3 4; hits b > 0 1 2; finish; finish;
+    is a > 1 2, -, 0; hits b > 0 1 2; take a 9 hit=1; launch; accept a 5; free a; finish;
+    open c 1 2 5 6; hits c > 0 1 2
+only the token after drafts that are judged is known
+    full overlap=True | open a 1 2; take a 9; run; accept a 3 drafts=[4]; take a 9;
+    launch; accept a 5 > error: accept: a has tokens that are not computed; finish;
+    accept a 5; told a > 4
+none is sampled ahead unless the engine does
+    full | open a 1; take a 9; launch;
+    accept a 2 > error: accept: a has tokens that are not computed
 a later step reuses what a launched step computes
     full | open a 1 2 3; open b 1 2 3 4; take a 9; launch; hits b > 0 1 2 3;
     take b 1 hit=3; launch; finish; is a > 1 2 3, -, 3; is b > 1 2 3 4, -, 3; finish;
@@ -516,6 +548,9 @@ class PagedDesk(Desk):
         request = self.cache.requests[name]
         tokens = [getattr(item, "token", item) for item in request.tokens]
         return f"{say(tokens)}, {say(request.drafts)}, {request.computed}"
+
+    def do_told(self, name: str) -> int:
+        return self.cache.requests[name].told
 
     def do_losers(self, name: str, refused: bool = False) -> list[str]:
         requests = self.cache.requests
