@@ -118,6 +118,10 @@ class PagedCache(Protocol):
         """Allocates slots for the next `count` known tokens, including drafts, or for all
         remaining known tokens if there are fewer.
 
+        If the config field `overlap` is true, and
+        launched steps compute all known tokens and no drafts, allocates a slot for the
+        token that the last of these steps samples; see `finish`.
+
         A waiting request first reuses its cached prefix, and holds it from then on. A
         request that waits for a transfer is refused.
 
@@ -167,10 +171,16 @@ class PagedCache(Protocol):
         `schedule` continues after the launched tokens. `lags` is given as for `run`.
         """
 
-    def finish(self) -> None:
+    def finish(self, sampled: Sequence[int | None] = ()) -> None:
         """Ends the oldest launched step: its slots have been written, and its tokens are
         computed. Results for a request that has been preempted or has ended are dropped,
-        even if a new request has the same name."""
+        even if a new request has the same name.
+
+        Args:
+            sampled: for each request of the step, the next token, which may have been
+                scheduled already; None if there is none, or if `accept` gives it later.
+                Given if the config field `overlap` is true.
+        """
 
     def accept(
         self,

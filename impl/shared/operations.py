@@ -51,6 +51,7 @@ PAGED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "host": (0, 2, 4, 8, 16),
     "data": ("tags", "backend"),
     "flight": (0, 0, 1, 2),
+    "overlap": (False, True, True),
     "ranks": (1, 2, 4),
     "interleave": (1, 2),
     "remote": (False, True),

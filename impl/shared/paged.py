@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from math import gcd
 from sys import maxsize
 from typing import Any
@@ -143,6 +144,8 @@ class BlockManager:
             for the greatest common divisor of the block sizes.
         prefix_cache: whether requests reuse tokens that other requests computed.
         drop_last: whether the last unit of the longest possible hit is computed again.
+        overlap: whether `schedule` assigns a slot to the token that a launched step
+            samples. It is published when `finish` tells it.
 
     Attributes:
         step: the planned step.
@@ -158,6 +161,7 @@ class BlockManager:
         unit: int | None = None,
         prefix_cache: bool = True,
         drop_last: bool = False,
+        overlap: bool = False,
     ) -> None:
         self.unit = unit or gcd(*(group["block"] for group in groups))
         self.blocks = BlockPool(blocks, len(groups))
@@ -169,7 +173,7 @@ class BlockManager:
         self.full_blocks = [group["block"] for group in full]
         self.ranks = max(group.get("ranks", 1) for group in groups)
         self.max_length, self.prefix_cache = max_length, prefix_cache
-        self.dropped = self.unit if drop_last else 0
+        self.dropped, self.overlap = self.unit if drop_last else 0, overlap
         self.requests: dict[str, PagedRequest] = {}
         self.step: list[Part] = []
         self.launched: list[Flight] = []
@@ -267,7 +271,10 @@ class BlockManager:
         if tables is None:
             start = self.match(name)
             tables = [group.claim(request.hash.keys, start) for group in self.groups]
-        end = min(start + count, request.known)
+        known, length = request.known, len(request.tokens)
+        if self.overlap and request.computed < length <= start and not request.drafts:
+            known = length = start + 1  # launched steps compute all known tokens
+        end = min(start + count, known)
         if count < 1 or end <= start:
             raise MisuseError(
                 f"schedule: request {name} has no token left to compute, or count is"
@@ -276,7 +283,6 @@ class BlockManager:
         reused: list[int] = []
         if request.tables is None:
             reused = [block for table in tables for block in list_held(table)]
-        length = len(request.tokens)
         plan = self.plan(tables, start, end, length, not reused)
         needed = sum(len(missing) + len(shared) for missing, shared in plan)
         if needed > self.blocks.count_available(reused):
@@ -381,12 +387,20 @@ class BlockManager:
             self.settle(part.request)
         self.step = []
 
-    def finish(self) -> None:
-        """Ends the oldest launched step. The caller has written to all its slots."""
+    def finish(self, sampled: Sequence[int | None] = ()) -> None:
+        """Ends the oldest launched step. The caller has written to all its slots.
+
+        Args:
+            sampled: for each request of the step, the next token, or None if there is
+                none, or if `accept` gives it; empty for no tokens.
+        """
         flight = self.launched.pop(0)
-        for part in flight.parts:
+        for part, token in zip_longest(flight.parts, sampled):
             if part.request is not None:
                 part.request.computed = part.end
+                if token is not None:
+                    part.request.tokens.append(token)
+                    self.settle(part.request)
         self.in_flight.subtract(flight.blocks)
         self.blocks.release(reversed(flight.blocks))
 

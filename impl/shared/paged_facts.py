@@ -117,7 +117,7 @@ def open_paged(
         memory, host_memory: the memories of the device blocks and of the host blocks;
             None if the harness stores K and V.
     """
-    names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
+    names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last", "overlap"
     options = share_out(config), *(config[name] for name in names)
     if memory is None:
         return Telling(*options, host=config["host"])

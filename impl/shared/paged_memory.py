@@ -213,10 +213,10 @@ class StoringManager(TieredManager):
         self.spans.clear()
         super().launch(lags)
 
-    def finish(self) -> None:
+    def finish(self, sampled: Sequence[int | None] = ()) -> None:
         self.spans.clear()
         copies = self.launched[0].copies
-        super().finish()
+        super().finish(sampled)
         for pair in copies:
             self.memory.copy(*pair)
 

@@ -50,7 +50,14 @@ class Manager(Telling):
     """Opened with a config, as by a backend."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        names = "blocks", "max_length", "hash_block", "prefix_cache", "drop_last"
+        names = (
+            "blocks",
+            "max_length",
+            "hash_block",
+            "prefix_cache",
+            "drop_last",
+            "overlap",
+        )
         options = [config[name] for name in names]
         super().__init__(share_out(config), *options, host=config["host"])
 

@@ -162,6 +162,7 @@ OPT_IN: Mapping[str, Mapping[str, Any]] = {
         "drop_last": (False, True),
         "host": (0, 4),
         "flight": (0, 2),
+        "overlap": (False, True),
         "remote": (False, True),
     },
 }

@@ -110,6 +110,28 @@ class CountsLate(Manager):
             part.request = request
 
 
+def sample(token: int) -> Op:
+    return ask("accept", "a", sampled=token)
+
+
+AHEAD: Sequence[Op] = (
+    *(open_request("a", 1, 2), plan("a"), LAUNCH, sample(3), plan("a")),
+    *(LAUNCH, open_request("b", 1, 2, 3, 4)),
+)
+"""Token 3 has a slot before the step that samples it has finished."""
+
+
+class TakesDropped(Manager):
+    """Appends the tokens that come for a request that was preempted."""
+
+    def finish(self, sampled: Sequence[int | None] = ()) -> None:
+        late = [part.request is None for part in self.launched[0].parts]
+        super().finish(sampled)
+        for token, is_late in zip(sampled, late, strict=False):
+            if is_late and token is not None and "a" in self.requests:
+                self.requests["a"].tokens.append(token)
+
+
 RIGHT: dict[str, Sequence[Op]] = {
     "chunks": (*CHUNKS, LAUNCH, FINISH, FINISH, ask("accept", "a", sampled=1)),
     "load": LOADED,
@@ -253,3 +275,51 @@ def test_states_of_requests_in_flight() -> None:
 def test_a_launch_and_a_finish_are_merged_into_a_run() -> None:
     [merged] = get_merged(draw_up(*CHUNKS[:3], FINISH))
     assert [op["op"] for op in merged.ops] == ["open", "schedule", "run"]
+
+
+def test_a_sampled_token_is_hit_once_it_is_told() -> None:
+    match = ask("match", "b")
+    ops = (*AHEAD, match, FINISH, match, FINISH, match, sample(5), plan("a"), RUN)
+    config: Any = {"overlap": True, "blocks": 12}
+    result = run_on(Manager, *ops, **config)
+    assert (result.skipped, result.divergence) == (0, None)
+    answers = list(trace(draw_up(*ops, **config)))
+    assert [answers[at]["hit"]["one_of"][0] for at in (7, 9, 11)] == [2, 3, 3]
+
+
+def test_a_told_token_may_be_evicted_before_its_step_has_finished() -> None:
+    """The block of a stays without an entry, because b has computed the same."""
+    other = (open_request("b", 1, 2, 3, 4), plan("b"), RUN, ask("free", "b"))
+    ops = (*other, *AHEAD[:-1], FINISH, EVICT, FINISH)
+    assert run_on(Manager, *ops, overlap=True, blocks=8).divergence is None
+
+
+@pytest.mark.parametrize(
+    "release", [ask("preempt", "a"), ask("free", "a"), ask("free", "a", reuse=False)]
+)
+def test_a_token_that_comes_too_late_is_dropped(release: Op) -> None:
+    again = [] if release["op"] == "preempt" else [open_request("a", 1, 2)]
+    ops = (*AHEAD, release, *again, FINISH, FINISH, plan("a"), RUN, sample(7))
+    result = run_on(Manager, *ops, overlap=True, blocks=12)
+    assert (result.skipped, result.divergence) == (0, None)
+    assert run_on(TakesDropped, *ops, overlap=True, blocks=12).divergence is not None
+
+
+def test_a_sampled_token_is_accepted_before_it_is_scheduled() -> None:
+    drafts = ask("accept", "a", sampled=3, drafts=[4])
+    ops = (*AHEAD[:3], plan("a"), drafts, sample(3), sample(4))
+    steps = [*walk(draw_up(*ops, overlap=True, lookahead=1))]
+    assert [step.skipped for step in steps[3:]] == [
+        *(
+            "its sampled token is not accepted",
+            "the sampled token comes before its drafts",
+        ),
+        *(None, None),
+    ]
+    assert list(trace(draw_up(*ops, overlap=True)))[-1] == {"error": "usage"}
+    assert list(trace(draw_up(*AHEAD[:4])))[-1] == {"error": "usage"}
+    assert run_on(Manager, *ops, overlap=True, lookahead=1).divergence is None
+    assert run_on(Manager, *AHEAD[:5]).divergence is None
+    assert "untold" in get_states(steps[-1].op, steps[-1].model)
+    reason = PAGED.why_illegal({**steps[0].model.config, "flight": 0})
+    assert reason == "overlap needs steps in flight; set flight to 1 or more"

@@ -37,7 +37,7 @@ from lockstep.harness.contracts.paged.model import (
     list_groups,
     why_illegal_config,
 )
-from lockstep.harness.contracts.paged.operations import OPERATIONS
+from lockstep.harness.contracts.paged.operations import OPERATIONS, propose_overlap
 from lockstep.harness.contracts.paged.rewrites import (
     LETTERS,
     REWRITES,
@@ -93,7 +93,7 @@ class PagedContract(Contract):
     opt_in = frozenset(
         {"hash_block", "drop_last", "host", "aligned", "admits", "preempts", "data"}
         | {"extra_keys", "flight", "interleave", "lags", "ranks", "reads", "remote"}
-        | {"ahead", "scope", "trees"}
+        | {"ahead", "overlap", "scope", "trees"}
     )
     operations = OPERATIONS
     required = ("open", "schedule", "run", "free")
@@ -171,6 +171,8 @@ class PagedContract(Contract):
             return branching
         if name == "aligned" and "state" not in types:
             return (False,)
+        if name == "overlap" and not config["flight"]:
+            return (False,)
         if name == "remote" and config["data"] == "backend":
             return (False,)
         if name in ("ranks", "interleave", "reads"):
@@ -201,6 +203,9 @@ class PagedContract(Contract):
             expanded = [steps if name == "run" else [name] for name in names]
             following = [name for group in expanded for name in group]
             operations = [name for name in following if name in operations] or operations
+        elif model.config["overlap"] and source.below(2):
+            following = [name for name in propose_overlap(model) if name in operations]
+            operations = following or operations
         return super().draw_operation(source, model, operations)
 
     def is_bound(self, model: PagedModel) -> bool:

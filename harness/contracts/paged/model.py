@@ -18,6 +18,7 @@ from lockstep.harness.contracts.operation import (
 from lockstep.harness.core.document import Schema, integer, optional
 from lockstep.reference.paged import (
     Content,
+    Covered,
     Group,
     Input,
     PagedCache,
@@ -81,6 +82,7 @@ CONFIG: Mapping[str, Schema] = {
     "preempts": {"type": "boolean", "default": False},
     "data": {"enum": ["tags", "backend"], "default": "tags"},
     "flight": {**integer(0, 2), "default": 0},
+    "overlap": {"type": "boolean", "default": False},
     "ranks": {**integer(1, 8), "default": 1},
     "interleave": {**integer(1, 8), "default": 1},
     "remote": {"type": "boolean", "default": False},
@@ -126,6 +128,9 @@ CONFIG: Mapping[str, Schema] = {
   requests, which are not in the step.
 * `flight`: the number of launched steps that may be unfinished while the scheduler goes
   on; 0 if each step ends before the next call.
+* `overlap`: whether the token that a launched step samples may be scheduled before the
+  step has finished, as in asynchronous scheduling. `accept` then only lets the harness
+  know the token: the backend is told it by `finish`.
 * `remote`: whether requests send content to other caches and receive content. The
   harness acts as the other caches, which requires `data` "tags".
 * `data`: "backend" if the backend stores K and V, "tags" if the harness does.
@@ -192,6 +197,8 @@ def why_illegal_config(config: Config) -> str | None:
         return f"reads: {reason}"
     if config["aligned"] and "state" not in types:
         return "aligned needs a group of the type state"
+    if config["overlap"] and not config["flight"]:
+        return "overlap needs steps in flight; set flight to 1 or more"
     if config["remote"] and config["data"] == "backend":
         return "remote needs data of the harness; set data to tags"
     if config["trees"] and not config["lookahead"]:
@@ -324,6 +331,8 @@ class PagedModel:
             slots since then; a backend may keep these blocks until the step finishes.
         ran: the last step that finished.
         returned: its parts whose requests have kept their slots.
+        outputs: for each of its parts, the token that the backend is told; None if there
+            is none, or if `accept` tells it later.
         accepted: (name, begin, end) of the drafts that the last `accept` kept.
         leaning: the requests of this step that reuse tokens computed in the same step.
         spans: request → (begin of its latest step, largest end of its slots), to count
@@ -355,8 +364,8 @@ class PagedModel:
         dropped = self.unit if config["drop_last"] else 0
         lengths = range(config["max_length"], 0, -1)
         most = next((n for n in lengths if not self.why_too_long(n)), 0)
-        rules = config["prefix_cache"], dropped, config["admits"], most, config["ahead"]
-        self.cache = PagedCache(groups, *rules)
+        rules = config["prefix_cache"], dropped, config["admits"], most
+        self.cache = PagedCache(groups, *rules, config["ahead"], config["overlap"])
         self.tag = 0
         self.tags: dict[Content, int] = {}
         self.past: dict[str, set[str]] = {}
@@ -367,6 +376,7 @@ class PagedModel:
         self.lost: list[int] = []
         self.ran: Step = []
         self.returned: Step = []
+        self.outputs: list[int | None] = []
         self.accepted: list[tuple[str, int, int]] = []
         self.spans: dict[str, tuple[int, int]] = {}
         self.transfers: dict[str, Transfer] = {}
@@ -467,8 +477,18 @@ class PagedModel:
     def finish(self) -> None:
         """Ends the oldest launched step."""
         self.returned, self.ran = self.list_returning(), self.flights.pop(0)
+        self.outputs = list(map(self.get_output, self.ran))
         self.lost.pop(0)
         self.cache.finish()
+
+    def get_output(self, part: Part) -> int | None:
+        """Returns the token of one part; see `outputs`."""
+        if part not in self.returned:
+            return 1  # it must be dropped
+        tokens, end = part.request.tokens, part.end
+        output = tokens[end] if part.request.told <= end < len(tokens) else None
+        assert not isinstance(output, Covered)  # only those of prompts are
+        return output
 
     # --- what is allowed ----------------------------------------------------------------
 

@@ -174,11 +174,14 @@ class GoingOn(OnRequest):
     """An operation that schedules a step of a request, or that follows the step."""
 
     def prefer(self, names: Sequence[str], model: PagedModel) -> Sequence[str]:
-        """Returns the requests with drafts, or all `names` if no request has drafts.
+        """Returns the requests with drafts or untold tokens, or all `names` if there are
+        none.
 
         Drafts are kept or rejected two operations later.
         """
-        return [name for name in names if model.cache.requests[name].drafts] or names
+        requests = model.cache.requests
+        late = [name for name in names if requests[name].drafts or requests[name].untold]
+        return late or names
 
 
 class Match(OnRequest):
@@ -222,6 +225,11 @@ class Schedule(GoingOn):
         "request": REQUEST,
         "count": {**integer(1, MOST_LENGTH), "default": MOST_LENGTH},
     }
+
+    def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
+        if request.launched and model.cache.has_sampled(request, model.config["overlap"]):
+            return "its sampled token is not accepted"
+        return None
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
         taken = request.scheduled > 0 or request.awaited > 0
@@ -380,12 +388,13 @@ class Launch(PagedOperation):
 class Finish(Launch):
     """Ends the oldest launched step: each layer writes all new positions, then reads.
     Results for requests that were preempted or have ended are dropped.
+    With `overlap`, the cache is told the token that each request of the step has sampled.
 
     Answer: as of `run`, for the requests that have kept their slots.
     """
 
     name, weight = "finish", 5
-    messages = {"finish": ({}, {})}
+    messages = {"finish": ({"sampled": list[int | None] | UnsetType}, {})}
     fields: ClassVar[Mapping[str, Schema]] = {}
     answer = schemas.record(
         caches=schemas.list_of(
@@ -454,7 +463,8 @@ class Accept(GoingOn):
     """Continues after the last computed token: keeps draft `kept` (from 1; 0: none) and
     the drafts that lead to it, appends the token `sampled`, and adds new `drafts`. Each
     draft follows the draft before it, or the draft with the number in `parents` (0 for
-    `sampled`).
+    `sampled`). If the config has `overlap`, a request without drafts may also continue
+    after its last launched token; the cache is then told `sampled` by `finish`.
 
     Answer: `{}` or `error`.
     """
@@ -494,6 +504,8 @@ class Accept(GoingOn):
             return "these are more drafts than the lookahead"
         if op.get("parents") and not model.config["trees"]:
             return "the config has no trees"
+        if drafts and request.launched:
+            return "the sampled token comes before its drafts"
         path = request.list_path(min(op.get("kept", 0), len(request.drafts)))
         if len(request.tokens) + len(path) + 1 + drafts > model.config["max_length"]:
             return "it would be too long"
@@ -504,6 +516,7 @@ class Accept(GoingOn):
         kept = source.pick((0, drafted, source.between(0, drafted)))
         length = len(request.tokens) + len(request.list_path(kept)) + 1
         most = min(model.config["lookahead"], model.config["max_length"] - length)
+        most *= not request.launched
         count = source.pick((0, most, most, most // 2)) if most > 0 else 0
         drafts = draw_tokens(source, count)
         [sampled] = draw_tokens(source, 1)
@@ -512,7 +525,7 @@ class Accept(GoingOn):
         return {"sampled": sampled, "kept": kept, "drafts": drafts, "parents": parents}
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        return not model.cache.has_sampled(request)
+        return not model.cache.has_sampled(request, model.config["overlap"])
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         """Draws a call for an invalid request, or one that keeps too many drafts, or one
@@ -543,7 +556,7 @@ class Accept(GoingOn):
         model.accepted = []
         answer = ask(lambda: model.cache.accept(name, *values))
         if request is not None and "error" not in answer:
-            end = request.computed
+            end = len(request.tokens) - 1
             model.accepted = [(name, begin, end)]
             model.sampled.setdefault(name, end)
             model.name_contents(name, end)
@@ -558,6 +571,8 @@ class Accept(GoingOn):
         return answer
 
     def run_backend(self, op: Op, system: Any, model: PagedModel) -> Answer:
+        if model.accepted and model.cache.requests[op["request"]].launched:
+            return {}  # `finish` tells the token
         fields = [*self.fields][: 5 if model.config["trees"] else 4]
         answer: Answer = system.call(op, fields, self.result)
         if "error" not in answer:
@@ -567,6 +582,16 @@ class Accept(GoingOn):
 
     def count_tags(self, op: Op) -> int:
         return 1 + len(op["drafts"])
+
+
+def propose_overlap(model: PagedModel) -> Sequence[str]:
+    """Lists operations that schedule, launch and tell sampled tokens."""
+    untold = [item for item in model.cache.requests.values() if item.untold]
+    if any(item.scheduled for item in untold):
+        return "launch", "finish"
+    if any(item.begun < len(item.known) for item in untold):
+        return ("schedule",)
+    return ("finish", "accept") if untold else ("accept",) * bool(model.flights)
 
 
 OPERATIONS = index(

@@ -72,6 +72,7 @@ STATES = (
     State("all-computed", lambda case: case.sampled),
     State("scheduled", lambda case: case.request.scheduled > 0),
     State("launched", lambda case: case.request.launched > 0, "flight"),
+    State("untold", lambda case: case.request.untold > 0, "overlap"),
     State("block-end", lambda case: case.computed and not all(case.list_filled())),
     State("inside-block", lambda case: any(case.list_filled()), "long-blocks"),
     State("window-passed", lambda case: case.has_passed("sliding"), "windows"),
@@ -142,6 +143,10 @@ UNAFFECTED = (
     only(NO_EFFECT, "failed", "match schedule run free offload load receive landed"),
     only(NO_EFFECT, "restored", "match schedule run evict"),
     never(NO_EFFECT, "launched", "failed"),
+    only(
+        NO_EFFECT,
+        *("untold", "schedule launch finish accept preempt free offload update_weights"),
+    ),
     never("it is refused like begun", "scheduled launched all-computed", "receive"),
     never(NO_EFFECT, " ".join([*LENGTHS, *SINCE[:-1], "shared"]), "finish"),  # see `run`
     never(NO_EFFECT, " ".join([*COMMON, "alone", *PAST]), "update_weights"),
@@ -167,6 +172,7 @@ def can_have(state: str, config: Config) -> bool:
         "partial-hit": not config["prefix_cache"] or blocks <= {get_unit(config)},
         **dict.fromkeys(("drafted", "kept", "rejected"), not config["lookahead"]),
         **dict.fromkeys(("launched", "dropped"), not config["flight"]),
+        "untold": not config["overlap"],
         **dict.fromkeys(("branched", "moved"), not config["trees"]),
     }
     return not missing.get(state)
@@ -236,6 +242,7 @@ def list_features(kind: str, declared: Kind) -> set[str]:
         "arrivals": (has_host and "load" in known) or (has_remote and "receive" in known),
         "extra_keys": any(config.get("extra_keys", (False,))),
         "flight": any(config.get("flight", (0,))),
+        "overlap": any(config.get("overlap", ())),
         "names": not is_left_out(declared, "open", "named", 1),
         "withdraws": not is_left_out(declared, "free", "reuse", 0),
         "frees-scheduled": not is_left_out(declared, "free", "scheduled", 1),
@@ -296,7 +303,8 @@ RULES = (
         *("scheduled", "schedule accept fork rewind"),
         unless="refuses",
     ),
-    never("the step comes first", "launched", "accept fork rewind", unless="refuses"),
+    never("the step comes first", "launched", "fork rewind", unless="refuses"),
+    never("the step comes first", "launched", "accept", unless="refuses overlap"),
     *(
         never("callers must not", "scheduled", name, unless=f"{name}s-scheduled")
         for name in ("free", "preempt")

@@ -74,7 +74,8 @@ class Flight(NamedTuple):
             launch, and a copy of these tables.
         tasks: the writes and reads of each group for each request.
         copies: the blocks to copy after the step, for later steps.
-        entries: the entries after the launch, if the backend promises "reuse".
+        entries: the entries after this and later launches and finishes, if the backend
+            promises "reuse".
     """
 
     step: Sequence[tuple[Part, Any, Tables]]
@@ -322,16 +323,21 @@ class PagedSystem(System):
     def launch_step(self, model: PagedModel) -> Answer:
         self.prepare(model.flights[-1])
         self.cache.launch(*self.list_lags(model.flights[-1]))
-        if "reuse" in self.declared.tells:
-            self.flights[-1].entries.extend(self.list_entries())
+        self.note_entries()
         return {}
+
+    def note_entries(self) -> None:
+        """Notes the entries that the tokens of launched steps may have already."""
+        for flight in self.flights if "reuse" in self.declared.tells else ():
+            flight.entries.extend(self.list_entries())
 
     def list_lags(self, step: Step) -> list[bool]:
         """Lists the arguments of `run` and `launch`."""
         return [step[0].lags] * can_lag(self.config)
 
     def finish_step(self, model: PagedModel) -> Answer:
-        return self.execute(self.cache.finish, model)
+        outputs = [model.outputs] * self.config["overlap"]
+        return self.execute(partial(self.cache.finish, *outputs), model)
 
     def prepare(self, step: Step) -> None:
         """Records a launched step: the tables of its requests, its writes and reads."""
@@ -368,6 +374,7 @@ class PagedSystem(System):
         if self.stores:
             self.move_arrays(flight, answers, model)
         end()
+        self.note_entries()
         self.contents.copy(flight.copies)
         settled = [part[:3] for part in model.returned]
         self.check_published(settled, model, flight.entries)

@@ -32,6 +32,7 @@ class Request:
         end: the number of tokens that will be computed after the scheduled step.
         transfer: the transfer that the request waits for.
         awaited: the number of tokens that the transfer loads.
+        untold: the number of the last tokens that unfinished steps sample.
         lost: the first position that steps left out in groups that may lag.
     """
 
@@ -43,6 +44,7 @@ class Request:
     end: int = 0
     transfer: str | None = None
     awaited: int = 0
+    untold: int = 0
     lost: int = maxsize
 
     @property
@@ -152,7 +154,9 @@ class PagedShadow(Shadow):
         self.write_run(step)
 
     def write_finish(self, step: Step) -> None:
-        self.flights.pop(0)
+        for request, _, tags, _ in self.flights.pop(0):
+            later = len(request.tokens) - len(tags) - 1
+            request.untold = max(0, min(request.untold, later))
 
     def write_run(self, step: Step) -> None:
         for request, _, _, lost in self.list_parts(step):
@@ -166,10 +170,15 @@ class PagedShadow(Shadow):
         request.reset(len(path))
         request.drafts = tuple(op["drafts"])
         request.parents = tuple(op["parents"] or range(len(request.drafts)))
+        request.untold += any(
+            part.request is request for parts in self.flights for part in parts
+        )
         self.put(step, request)
 
     def write_preempt(self, step: Step) -> None:
         request = self.get(step)
+        request.tokens = request.tokens[: len(request.tokens) - request.untold]
+        request.untold = 0
         request.reset()
         self.flights = [
             [part for part in parts if part.request is not request]

@@ -265,6 +265,7 @@ programs for each program. Other backends run all programs."""
 
 PAGED = {
     "flight": (0, 1, 2),
+    "overlap": (False, True),
     "lags": (False, True),
     "lookahead": (0, 2, 1, 3),
     "remote": (False, True),
