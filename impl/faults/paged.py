@@ -395,6 +395,62 @@ def paged_flight_without_hold(cache: Any) -> None:
     cache.hold = lambda flight, blocks: None
 
 
+# --- sampled tokens in flight -----------------------------------------------------------
+
+
+@mistake("paged-full", 6)
+def paged_placeholder_hashed(cache: Any) -> None:
+    """A key has 0 in place of a token that is not told yet."""
+    settle = cache.settle
+
+    def settle_early(request: Any) -> None:
+        tokens = request.tokens
+        request.tokens = [*tokens, *[0] * (request.begun - request.known)]
+        settle(request)
+        request.tokens = tokens
+
+    cache.settle = settle_early
+
+
+@mistake("paged-full", 8)
+def paged_told_unpublished(cache: Any) -> None:
+    """Tokens that are computed before they are told are never published."""
+    settle = cache.settle
+
+    def settle_at_once(request: Any) -> None:
+        settle(request)
+        if request.begun > request.known:
+            request.published = request.begun - request.begun % cache.unit
+
+    cache.settle = settle_at_once
+
+
+@mistake("paged-full", 10)
+def paged_token_of_another(cache: Any) -> None:
+    """If a request of the step has ended, its token is told the next one of the step."""
+    finish = cache.finish
+
+    def finish_rest(sampled: Sequence[int | None] = ()) -> None:
+        flight = cache.launched[0]
+        flight.parts = [part for part in flight.parts if part.request is not None]
+        finish(sampled[: len(flight.parts)])
+
+    cache.finish = finish_rest
+
+
+@mistake("paged-full", 6)
+def paged_told_when_planned(cache: Any) -> None:
+    """A token is lost if the next step of its request is planned when it is told."""
+    finish = cache.finish
+
+    def finish_some(sampled: Sequence[int | None] = ()) -> None:
+        pairs = zip(cache.launched[0].parts, sampled, strict=False)
+        planned = [part.request for part in cache.step]
+        finish([None if part.request in planned else token for part, token in pairs])
+
+    cache.finish = finish_some
+
+
 # --- new weights ------------------------------------------------------------------------
 
 
