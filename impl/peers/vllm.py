@@ -88,7 +88,7 @@ WITH_STATES: Groups = (
 
 HERE = OPERATIONS | {"launch", "finish"}
 ALL = HERE | {"send", "receive", "landed", "failed"}
-ASYNC = {"flight": (0, 1, 2), "remote": (False, True)}
+ASYNC = {"flight": (0, 1, 2), "overlap": (False, True), "remote": (False, True)}
 RANKS = {"ranks": (1, 1, 2, 4), "interleave": (1, 2)}
 """Beside full groups, only states: the coordinator refuses other groups."""
 

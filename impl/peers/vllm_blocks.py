@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain, count
+from itertools import chain, count, zip_longest
 from math import gcd, lcm
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ class Connector(vllm.SupportsHMA):  # type: ignore[misc]
         pass
 
 
-class Scheduler(vllm.Scheduler):  # type: ignore[misc]
+class Scheduler(vllm.AsyncScheduler):  # type: ignore[misc]
     """A scheduler with the attributes that the called methods read, as they are at the
     beginning (lines 87 to 475); None for parts that a server may lack."""
 
@@ -176,6 +176,7 @@ class Scheduler(vllm.Scheduler):  # type: ignore[misc]
         self.requests, self.deferred_loads, self._pending_encoder_input_ids = {}, {}, {}
         self.running, self.deferred_frees = [], deque[Any]()
         self.waiting, self.kv_holding_waiting = (vllm.FCFSRequestQueue() for _ in "12")
+        self.num_sampled_tokens_per_step = int(config["overlap"])
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -267,7 +268,8 @@ class Blocks:
             hit -= hit % scheduler.block_size
             blocks = self.manager.truncate_computed_blocks(blocks, hit)
         start = int(request.num_computed_tokens + hit)
-        known = 0 if end else request.num_tokens_with_spec - start
+        placeholders = request.num_output_placeholders
+        known = 0 if end else request.num_tokens_with_spec + placeholders - start
         allowed = min(count, known, scheduler.max_num_scheduled_tokens)
         if allowed and scheduler.need_mamba_block_aligned_split:
             allowed = scheduler._mamba_block_aligned_split(request, allowed, hit)
@@ -311,6 +313,8 @@ class Blocks:
         """Ends the scheduling of a step (lines 1681 to 1784)."""
         scheduler, done = self.scheduler, SimpleNamespace(num_scheduled_tokens=self.step)
         done.has_structured_output_requests = False
+        done.pending_structured_output_tokens = False
+        done.scheduled_spec_decode_tokens, done.num_spec_tokens_to_schedule = {}, 0
         self.manager.take_boundary_state_offloads()
         scheduler._free_cow_retained_blocks(self.retained, scheduler.sched_step_seq + 1)
         self.retained = []
@@ -320,13 +324,18 @@ class Blocks:
         self.flights.append(self.step)
         self.step = {}
 
-    def finish(self) -> None:
-        """Begins to process the output of a step (lines 2277 to 2318)."""
+    def finish(self, sampled: Sequence[int | None] = ()) -> None:
+        """Processes the output of a step (lines 2277 to 2343)."""
         self.scheduler.processed_step_seq += 1
         self.scheduler._drain_deferred_frees()
-        for name, tokens in self.flights.pop(0).items():
+        step = self.flights.pop(0).items()
+        for (name, tokens), token in zip_longest(step, sampled):
             if request := self.scheduler.requests.get(name):
                 request.num_in_flight_tokens -= tokens
+                if request.num_stale_output_tokens:
+                    request.num_stale_output_tokens -= tokens
+                elif token is not None and not request.is_finished():
+                    self.append(request, [token])
 
     def accept(
         self, name: str, accepted: int, sampled: int, drafts: Sequence[int]
@@ -335,19 +344,26 @@ class Blocks:
         request = self.requests[name]
         drafted = self.drafted.pop(request.request_id, ())
         request.num_computed_tokens -= len(drafted) - accepted
-        for token in (*drafted[:accepted], sampled):
+        self.append(request, [*drafted[:accepted], sampled])
+        request.spec_token_ids = list(drafts)
+
+    def append(self, request: Any, tokens: Sequence[int]) -> None:
+        """Appends the sampled tokens (lines 2403 to 2416 and 2758 to 2768)."""
+        for token in tokens:
             request.append_output_token_ids(token)
+        if request.num_output_placeholders:
+            request.num_output_placeholders -= 1
         self.note(request)
         if self.has_outputs_later:
-            self.manager.cache_blocks(request, request.num_computed_tokens)
-        request.spec_token_ids = list(drafts)
+            computed = request.num_computed_tokens - request.num_in_flight_tokens
+            self.manager.cache_blocks(request, computed)
 
     # --- release ------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         request = self.requests[name]
         self.scheduler.running.remove(request)
-        self.scheduler._preempt_request(request, 0)
+        self.scheduler._preempt_request(request, 0, drop_stale_output=True)
         self.forget(request)
 
     def free(self, name: str, reuse: bool) -> None:

@@ -109,7 +109,7 @@ ALLOWED = {
     "vllm_blocks.Blocks.receive: if": "None is no table",
     "vllm_blocks.Blocks.landed: if": "the scheduler has the same (line 2689)",
     "vllm_blocks.Blocks.failed: if": "connectors have one report for several groups",
-    "vllm_blocks.Blocks.accept: if": "the scheduler has the same (line 2406)",
+    "vllm_blocks.Blocks.append: if": "the scheduler has the same (lines 2406, 2766)",
     "vllm_blocks.Blocks.pool: if": "tells which blocks are held, free and cached",
     "vllm_blocks.Blocks.translate: if": "each event has a class",
     "vllm_blocks.list_extras: if": "tells which images begin in a prefix",

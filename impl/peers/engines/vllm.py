@@ -125,8 +125,8 @@ NAMES = {
         "init_none_hash",
         "maybe_convert_block_hash",
     ),
+    "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
     "vllm.v1.core.sched.request_queue": ("FCFSRequestQueue",),
-    "vllm.v1.core.sched.scheduler": ("Scheduler",),
     "vllm.v1.core.single_type_kv_cache_manager": (
         "ChunkedLocalAttentionManager",
         "FullAttentionManager",
