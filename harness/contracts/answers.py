@@ -40,13 +40,16 @@ def ask_backend(
     return {} if result is None else {"result": result}
 
 
-def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
+def read_list(
+    answer: Any, name: str, length: int | None = None, content: str = ""
+) -> list[Any]:
     """Returns a backend's answer as a list.
 
     Args:
         answer: the returned value.
         name: the operation that returned the value.
         length: the required length; None for any length.
+        content: a description of the list, which ends the message.
 
     Raises:
         Broken: the answer is not a list, or has another length.
@@ -56,7 +59,7 @@ def read_list(answer: Any, name: str, length: int | None = None) -> list[Any]:
         with suppress(TypeError):
             items = list(answer)
     if items is None or length not in (None, len(items)):
-        wanted = "a list" if length is None else f"a list of {length}"
+        wanted = "a list" if length is None else f"a list of {length}{content}"
         raise Broken("malformed", f"{name} returned {format_plain(answer)}, not {wanted}")
     return items
 

@@ -106,6 +106,7 @@ NEAR_TOKEN = 1 / 8
 a payload differ by this distance; with 4-bit storage they differ by half of it."""
 
 NO_VECTORS = "nothing"
+NO_TOKEN = "no token"
 
 UNSTORED = ("NaN", "zeros", NO_VECTORS)
 """Names of contents that are not inexact vectors of a token."""
@@ -146,4 +147,4 @@ def name_vectors(vectors: F32, table: Table) -> Name:
     wrong = np.flatnonzero(np.logical_not(matches).any((0, 2, 3)))
     if len(wrong) < table.heads:
         return f"{int(tags[0])} but not in head {wrong[0]}"
-    return "no token"
+    return NO_TOKEN

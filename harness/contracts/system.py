@@ -23,7 +23,9 @@ from lockstep.harness.backends.backend import Alignment, Backend, Kind
 from lockstep.harness.backends.interface import Array, Arrays, Mask
 from lockstep.harness.contracts.answers import ask_backend
 from lockstep.harness.contracts.naming import (
+    DRIFTED,
     MIXED,
+    NO_TOKEN,
     UNSTORED,
     Drift,
     compare_numbers,
@@ -251,7 +253,12 @@ class Reader(PairReader):
             for array, table in ((keys, self.keys), (values, self.values))
         ]
         names = [name_vectors(*vectors) for vectors in stored]
-        if self.tolerance:  # numbers are more telling than "no token"
+        if names == [NO_TOKEN, NO_TOKEN] and self.keys.dim == self.values.dim:
+            k, v = (array for array, _ in stored)
+            owner = name_vectors(v, self.keys)
+            if isinstance(owner, int) and owner == name_vectors(k, self.values):
+                return f"{DRIFTED[0]} {owner} is in V, and its V in K"
+        if self.tolerance:  # numbers are more telling than NO_TOKEN
             tags = [name.tag if isinstance(name, Drift) else name for name in names]
             tag = next((tag for tag in tags if isinstance(tag, int)), None)
             names = [

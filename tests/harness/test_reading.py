@@ -68,6 +68,13 @@ def test_a_key_whose_tag_no_value_can_have_is_said_in_words() -> None:
     assert reader.read(pair, "update") == ["key of token 20, but value of token 3"]
 
 
+def test_swapped_arrays_are_said_to_be_swapped() -> None:
+    reader = make_reader(value_dim=4)
+    keys, values = feed(reader, 5, 6)
+    swapped = [f"K of token {tag} is in V, and its V in K" for tag in (5, 6)]
+    assert reader.read((values, keys), "update") == swapped
+
+
 def test_arrays_that_share_memory_do_not_reach_what_is_right(reader: Reader) -> None:
     reader.arrays.from_numpy = lambda array, dtype: array  # type: ignore[method-assign]
     recurrence = Recurrence(reader.arrays, reader.keys, {**CONFIG, "conv_width": 3})

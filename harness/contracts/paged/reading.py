@@ -30,7 +30,7 @@ def read_tables(answer: Any, name: str, groups: int, stores: bool) -> Tables:
     tables = read_list(answer, "tables")
     if not tables:
         raise Broken("malformed", f"request {name} holds slots, but has no tables{TAKEN}")
-    tables = read_list(tables, "tables", groups)
+    tables = read_list(tables, "tables", groups, ": one table for each group")
     return [read_table(table, f"tables({name})", stores) for table in tables]
 
 
