@@ -38,14 +38,16 @@ VICTIM = Duty(
     " not scheduled yet",
 )
 AFTER_SEND = {"states": ["sent"]}, "a request that was sent: only ended ones are"
-CALLS = (
+NEVER_CALLED = (
     ("preempt", {"awaited": [1, None]}, "a request that waits to receive tokens"),
     ("preempt", {"states": ["loaded", "begun"]}, "one that has received, not yet run"),
     ("send", {"states": ["begun"]}, "a request before its known tokens are computed"),
     ("send", {"computed - length": [1, None]}, "drafts whose outputs are not processed"),
     *((name, *AFTER_SEND) for name in ("schedule", "send", "preempt")),
 )
-HANDED_OVER = [Duty({"op": op, **when}, f"{op} of {what}") for op, when, what in CALLS]
+HANDED_OVER = [
+    Duty({"op": op, **when}, f"{op} of {what}") for op, when, what in NEVER_CALLED
+]
 PRIORITY = (WITHDRAW, ABORT, *HANDED_OVER)
 """The duties with the policy priority, which also preempts scheduled requests."""
 DUTIES = (*PRIORITY, VICTIM)
@@ -86,16 +88,17 @@ WITH_STATES: Groups = (
 """States have blocks of the same size as the other layers, as in an engine."""
 
 
-HERE = OPERATIONS | {"launch", "finish"}
-ALL = HERE | {"send", "receive", "landed", "failed"}
-ASYNC = {"flight": (0, 1, 2), "overlap": (False, True), "remote": (False, True)}
+LOCAL_OPERATIONS = OPERATIONS | {"launch", "finish"}
+ALL_OPERATIONS = LOCAL_OPERATIONS | {"send", "receive", "landed", "failed"}
+ASYNCHRONOUS = {"flight": (0, 1, 2), "overlap": (False, True), "remote": (False, True)}
 RANKS = {"ranks": (1, 1, 2, 4), "interleave": (1, 2)}
 """Beside full groups, only states: the coordinator refuses other groups."""
 
 
 def _kind(groups: Groups, **config: tuple[Any, ...]) -> Kind:
-    settings = {"groups": tuple(groups), "extra_keys": (False, True), **ASYNC, **config}
-    return Kind(ALL, settings, duties=DUTIES, tells=TELLS)
+    drawn = {"groups": tuple(groups), "extra_keys": (False, True)}
+    settings = {**drawn, **ASYNCHRONOUS, **config}
+    return Kind(ALL_OPERATIONS, settings, duties=DUTIES, tells=TELLS)
 
 
 def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
@@ -106,7 +109,7 @@ def _kind_with_states(groups: Groups, **config: tuple[Any, ...]) -> Kind:
     states at the ends of blocks.
     """
     kind = _kind(groups, prefix_cache=(True,), lookahead=(0,), aligned=(True,), **config)
-    return replace(kind, operations=ALL - {"match"})
+    return replace(kind, operations=ALL_OPERATIONS - {"match"})
 
 
 FINER: Mapping[str, tuple[Any, ...]] = {"hash_block": (None, None, 1, 2)}
@@ -153,7 +156,7 @@ SPARSE = {
 def vllm() -> Backend:
     """Declares `KVCacheManager` with the policy fcfs and a draft model."""
     more = _kind([*CHUNKED, *INSIDE], remote=(False,))
-    more = replace(more, operations=HERE, duties=(WITHDRAW, ABORT, VICTIM))
+    more = replace(more, operations=LOCAL_OPERATIONS, duties=(WITHDRAW, ABORT, VICTIM))
     kinds = {**PLAIN, "paged-sliding": _kind(SLIDING), "paged-chunked": more}
     return _backend("vllm", kinds)
 
