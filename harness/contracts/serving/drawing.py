@@ -16,6 +16,10 @@ LENGTHS = (3, 6, 0, 1, 2, 4, 5, 8, 12, 15, 16, 17, 31, 32, 33)
 
 MOST_GENERATED = 256
 
+BLOCKS = (16, 32)
+"""Some requests end where a block ends. K and V of their last token are never computed,
+so that this block must not be reused."""
+
 RARE = 32
 """One of so many requests fills the context: generating takes most of the time."""
 
@@ -39,7 +43,11 @@ def draw_request(source: Source, model: ServingModel, **more: Any) -> Fields:
     if model.get_shift(fields) is None:
         room = min(room, model.config["context"] - len(prompt) - 1)
     is_long = source.below(RARE if model.shift is None else 8) == 0
-    fields["count"] = max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20))
+    block = source.pick(BLOCKS)
+    fills = block - (len(prompt) + 1) % block  # the ask is a token, too
+    fields["count"] = (
+        max(1, room) if is_long else source.pick((1, 1, 1, 1, 2, 3, 8, 20, fills))
+    )
     for _ in range(MOST_TRIED):
         requested = {**fields, **draw_ask(source, model, prompt)}
         request = model.make_request(requested)

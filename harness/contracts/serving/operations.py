@@ -36,7 +36,7 @@ GENERATED = schemas.record(
     generated={"type": "array", "items": {"type": ["integer", "string"]}}
 )
 
-MOST_ASKED = 24
+MOST_ASKED = 32
 """The number of tokens of the longest request that a drawn `interrogate` asks for."""
 
 PROMPT: Mapping[str, Schema] = {
