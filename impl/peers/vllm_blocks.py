@@ -163,7 +163,7 @@ class Scheduler(vllm.AsyncScheduler):  # type: ignore[misc]
                      "finished_req_ids_dict", "log_stats", "needs_kv_cache_zeroing",
                      "mamba_has_prefill_checkpoint_blocks", "prefix_replay_tokens",
                      "mamba_shared_prefix_checkpoint",
-                     "prefix_replay_group_ids"):  # fmt: skip
+                     "prefix_replay_group_ids", "use_v2_model_runner"):  # fmt: skip
             setattr(self, part, None)
         self.use_eagle_block_drop = options.drops_last
         self.kv_cache_manager, self.kv_cache_config = manager, manager.kv_cache_config

@@ -13,6 +13,7 @@ from lockstep.harness.contracts.paged import PAGED
 from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.execution.executor import Result, run
 from lockstep.harness.programs.program import trace, walk
+from lockstep.impl.shared.block_pool import list_held
 from lockstep.impl.shared.operations import PAGED_TELLS
 from tests.harness import paging
 from tests.harness.paging import FULL, RUN, Manager, ask, make, open_request
@@ -116,6 +117,39 @@ def test_wrong_calls_are_refused() -> None:
     answers = list(trace(draw_up(*held, *waiting)))
     assert answers.count({"error": "usage"}) == 5
     assert run_on(Manager, *held, *waiting).divergence is None
+
+
+class PinsTables(Manager):
+    """Pins all blocks of a receiver until the transfer ends, also those it reuses, and no
+    block of a sender, which holds its blocks."""
+
+    def hold_device(self, transfer: Any) -> None:
+        if not transfer.leaves:
+            super().hold_device(transfer)
+
+    def receive(self, name: str, transfer: str, end: int) -> Any:
+        received = super().receive(name, transfer, end)
+        tables = self.get(name).tables or []
+        self.reused = [block for table in tables for block in list_held(table)]
+        self.blocks.hold(self.reused)
+        self.pinned.update(self.reused)
+        return received
+
+    def release_device(self, transfer: Any) -> None:
+        if not transfer.leaves:
+            self.pinned.subtract(self.reused)
+            self.blocks.release(self.reused)
+            super().release_device(transfer)
+
+
+def test_a_running_transfer_may_pin_the_blocks_that_its_request_reuses() -> None:
+    ops = (
+        *(open_request("a", 1, 2), ask("schedule", "a"), RUN),
+        *(open_request("b", 1, 2, 3, 4), receive("b", "t", 3), ask("free", "b")),
+        *(send("a", "u"), end("landed", "u"), end("landed", "t")),
+    )
+    result = run_on(PinsTables, *ops)
+    assert (result.steps, result.skipped, result.divergence) == (len(ops), 0, None)
 
 
 # --- mistakes ---------------------------------------------------------------------------

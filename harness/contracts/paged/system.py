@@ -291,7 +291,10 @@ class PagedSystem(System):
         pairs = [pair for flight in self.flights for pair in flight.copies]
         blocks = [block for table in tables for block in checks.list_blocks(table)]
         copied = [block for pair in pairs for block in pair]
-        return {*blocks, *copied, *self.contents.list_busy(on_host=False)}
+        transfers = self.contents.transfers.values()
+        received = [block for item in transfers for block, _ in item.remote or ()]
+        busy = self.contents.list_busy(on_host=False)
+        return {*blocks, *copied, *received, *busy}
 
     def restore(self, blocks: int | None) -> Answer:
         """Restores the saved store into a fresh cache, with the saved contents.
