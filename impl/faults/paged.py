@@ -321,9 +321,9 @@ def paged_state_stored_early(cache: Any) -> None:
         launch(lags)
         flight = cache.launched[-1]
         flight.written = {
-            table[group.get_index(part.end, part.length)]
-            for part in flight.parts
-            for group, table in zip(cache.groups, part.tables, strict=True)
+            table[group.get_index(segment.end, segment.length)]
+            for segment in flight.segments
+            for group, table in zip(cache.groups, segment.tables, strict=True)
         }
 
     cache.launch = note_last
@@ -357,19 +357,19 @@ def paged_late_output(cache: Any) -> None:
     let_go, finish = cache.let_go, cache.finish
 
     def let_go_late(request: Any) -> None:
-        parts = [part for flight in cache.launched for part in flight.parts]
-        late = [part for part in parts if part.request is request]
+        segments = [segment for flight in cache.launched for segment in flight.segments]
+        late = [segment for segment in segments if segment.request is request]
         let_go(request)
-        for part in late:
-            part.request = request
+        for segment in late:
+            segment.request = request
 
     def finish_late() -> None:
-        parts = cache.launched[0].parts
+        segments = cache.launched[0].segments
         finish()
-        for part in parts:
-            if part.request is not None and part.request.tables is not None:
-                part.request.begun = max(part.request.begun, part.end)
-                part.request.end = max(part.request.end, part.end)
+        for segment in segments:
+            if segment.request is not None and segment.request.tables is not None:
+                segment.request.begun = max(segment.request.begun, segment.end)
+                segment.request.end = max(segment.request.end, segment.end)
 
     cache.let_go, cache.finish = let_go_late, finish_late
 
@@ -432,8 +432,10 @@ def paged_token_of_another(cache: Any) -> None:
 
     def finish_rest(sampled: Sequence[int | None] = ()) -> None:
         flight = cache.launched[0]
-        flight.parts = [part for part in flight.parts if part.request is not None]
-        finish(sampled[: len(flight.parts)])
+        flight.segments = [
+            segment for segment in flight.segments if segment.request is not None
+        ]
+        finish(sampled[: len(flight.segments)])
 
     cache.finish = finish_rest
 
@@ -444,9 +446,11 @@ def paged_told_when_planned(cache: Any) -> None:
     finish = cache.finish
 
     def finish_some(sampled: Sequence[int | None] = ()) -> None:
-        pairs = zip(cache.launched[0].parts, sampled, strict=False)
-        planned = [part.request for part in cache.step]
-        finish([None if part.request in planned else token for part, token in pairs])
+        pairs = zip(cache.launched[0].segments, sampled, strict=False)
+        planned = [segment.request for segment in cache.step]
+        finish(
+            [None if segment.request in planned else token for segment, token in pairs]
+        )
 
     cache.finish = finish_some
 
@@ -524,8 +528,8 @@ def paged_siblings_seen(cache: Any) -> None:
     """A draft of a tree attends to all drafts before it, as in a chain."""
 
     def attend_unmasked(layer: int, queries: Any) -> Any:
-        for part in cache.parts:
-            part.parents = list(range(len(part.parents)))
+        for segment in cache.segments:
+            segment.parents = list(range(len(segment.parents)))
         return attend(layer, queries)
 
     if hasattr(cache, "memory"):
@@ -575,7 +579,7 @@ def paged_reader_is_late(cache: Any) -> None:
     because the other layer has already written these tokens."""
 
     def attend_late(layer: int, queries: Any) -> Any:
-        count = max(part.end - part.start for part in cache.parts)
+        count = max(segment.end - segment.start for segment in cache.segments)
         shift = count if layer >= cache.writing else 0
         for group, first in firsts:
             group.first = lambda query, first=first: first(query + shift)

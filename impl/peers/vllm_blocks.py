@@ -155,16 +155,16 @@ class Scheduler(vllm.AsyncScheduler):  # type: ignore[misc]
     beginning (lines 87 to 500); None for parts that a server may lack."""
 
     def __init__(self, manager: Any, config: Config, options: Options) -> None:
-        for part in ("_inflight_prefills", "deferred_waiting", "finished_req_ids",
+        for name in ("_inflight_prefills", "deferred_waiting", "finished_req_ids",
                      "failed_recving_kv_req_ids", "finished_recving_kv_req_ids",
                      "reset_preempted_req_ids"):  # fmt: skip
-            setattr(self, part, set())
-        for part in ("_kv_fetch_stages", "aux_output_connector", "ec_connector",
+            setattr(self, name, set())
+        for name in ("_kv_fetch_stages", "aux_output_connector", "ec_connector",
                      "finished_req_ids_dict", "log_stats", "needs_kv_cache_zeroing",
                      "mamba_has_prefill_checkpoint_blocks", "prefix_replay_tokens",
                      "mamba_shared_prefix_checkpoint",
                      "prefix_replay_group_ids", "use_v2_model_runner"):  # fmt: skip
-            setattr(self, part, None)
+            setattr(self, name, None)
         self.use_eagle_block_drop = options.drops_last
         self.kv_cache_manager, self.kv_cache_config = manager, manager.kv_cache_config
         self.block_size = manager.coordinator.scheduler_block_size

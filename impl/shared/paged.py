@@ -89,8 +89,8 @@ class PagedRequest:
 
 
 @dataclass
-class Part:
-    """The part of a request in a step.
+class Segment:
+    """The tokens of one request in a step.
 
     Attributes:
         request: the request; None if it has released its blocks since the launch.
@@ -113,14 +113,14 @@ class Flight:
     """A step that has been launched and has not finished.
 
     Attributes:
-        parts: the parts of the requests.
+        segments: the segments of the requests.
         blocks: the blocks that the step holds until it finishes. A request may release
             its blocks earlier; until the step finishes, no transfer may overwrite them.
         written: the blocks to which the step writes.
         copies: the copies of blocks that later steps need, to be made after the step.
     """
 
-    parts: Sequence[Part]
+    segments: Sequence[Segment]
     blocks: list[int] = field(default_factory=list)
     written: set[int | None] = field(default_factory=set)
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -175,7 +175,7 @@ class BlockManager:
         self.max_length, self.prefix_cache = max_length, prefix_cache
         self.dropped, self.overlap = self.unit if drop_last else 0, overlap
         self.requests: dict[str, PagedRequest] = {}
-        self.step: list[Part] = []
+        self.step: list[Segment] = []
         self.launched: list[Flight] = []
         self.in_flight: Counter[int] = Counter()
         self.pending: list[tuple[int, int]] = []
@@ -297,7 +297,7 @@ class BlockManager:
         for drafts in (request.drafts, request.parents):
             del drafts[max(0, end - length) :]
         parents = [*request.parents]
-        self.step.append(Part(request, start, end, length, tables, parents))
+        self.step.append(Segment(request, start, end, length, tables, parents))
         return start
 
     def plan(
@@ -369,22 +369,22 @@ class BlockManager:
             lags: whether the step leaves out the groups that may lag. Content that
                 depends on its tokens is not published in these groups.
         """
-        parts = [
-            replace(part, tables=[list(table) for table in part.tables])
-            for part in self.step
+        segments = [
+            replace(segment, tables=[list(table) for table in segment.tables])
+            for segment in self.step
         ]
-        flight = Flight(parts)
+        flight = Flight(segments)
         self.launched.append(flight)
-        for part in parts:
-            for group, table in zip(self.groups, part.tables, strict=True):
+        for segment in segments:
+            for group, table in zip(self.groups, segment.tables, strict=True):
                 self.hold(flight, list_held(table))
-                written = group.list_written(part.start, part.end, part.length)
+                written = group.list_written(segment.start, segment.end, segment.length)
                 flight.written.update(table[index] for index in written)
-            assert part.request is not None
-            part.request.begun = part.end
+            assert segment.request is not None
+            segment.request.begun = segment.end
             if lags:
-                part.request.lost = min(part.request.lost, part.start)
-            self.settle(part.request)
+                segment.request.lost = min(segment.request.lost, segment.start)
+            self.settle(segment.request)
         self.step = []
 
     def finish(self, sampled: Sequence[int | None] = ()) -> None:
@@ -395,12 +395,12 @@ class BlockManager:
                 none, or if `accept` gives it; empty for no tokens.
         """
         flight = self.launched.pop(0)
-        for part, token in zip_longest(flight.parts, sampled):
-            if part.request is not None:
-                part.request.computed = part.end
+        for segment, token in zip_longest(flight.segments, sampled):
+            if segment.request is not None:
+                segment.request.computed = segment.end
                 if token is not None:
-                    part.request.tokens.append(token)
-                    self.settle(part.request)
+                    segment.request.tokens.append(token)
+                    self.settle(segment.request)
         self.in_flight.subtract(flight.blocks)
         self.blocks.release(reversed(flight.blocks))
 
@@ -506,10 +506,10 @@ class BlockManager:
     def let_go(self, request: PagedRequest) -> None:
         """Releases all blocks of a request; the last blocks of its tables are evicted
         first. What steps compute for the request is dropped."""
-        self.step = [part for part in self.step if part.request is not request]
+        self.step = [segment for segment in self.step if segment.request is not request]
         for flight in self.launched:
-            for part in flight.parts:
-                part.request = None if part.request is request else part.request
+            for segment in flight.segments:
+                segment.request = None if segment.request is request else segment.request
         for table in request.tables or ():
             self.blocks.release(reversed(list_held(table)))
         request.tables, request.transfer = None, None
@@ -628,11 +628,11 @@ class BlockManager:
         """Returns the slots to which the planned step writes on each rank; see
         `harness.backends.paged`."""
         wanted = self.get(request)
-        [part] = [part for part in self.step if part.request is wanted]
-        pairs = list(zip(self.groups, part.tables, strict=True))
+        [segment] = [segment for segment in self.step if segment.request is wanted]
+        pairs = list(zip(self.groups, segment.tables, strict=True))
         return [
             [
-                group.list_slots(table, part.start, part.end, rank)
+                group.list_slots(table, segment.start, segment.end, rank)
                 for group, table in pairs
             ]
             for rank in range(self.ranks)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged import Move, PagedRequest, Part, list_path
+from lockstep.impl.shared.paged import Move, PagedRequest, Segment, list_path
 from lockstep.impl.shared.paged_groups import Group, StateGroup, Table
 from lockstep.impl.shared.paged_host import Pairs, TieredManager
 
@@ -147,7 +147,7 @@ class StoringManager(TieredManager):
         layers: for each layer, the numbers of its group and of its buffer. A layer that
             reads another has the numbers of that layer.
         writing: number of layers that write.
-        spans: group → the result of `BlockMemory.prepare` for the step of `parts`.
+        spans: group → the result of `BlockMemory.prepare` for the step of `segments`.
     """
 
     def __init__(
@@ -221,9 +221,9 @@ class StoringManager(TieredManager):
             self.memory.copy(*pair)
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def segments(self) -> Sequence[Segment]:
         """The step that executes next: the oldest launched step, or the planned step."""
-        return self.launched[0].parts if self.launched else self.step
+        return self.launched[0].segments if self.launched else self.step
 
     # --- other memory -------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class StoringManager(TieredManager):
             `harness.backends.paged`.
         """
         self.write(layer, keys, values)
-        return [self.read(layer, part) for part in self.parts]
+        return [self.read(layer, segment) for segment in self.segments]
 
     def write(self, layer: int, keys: Any, values: Any) -> None:
         """Writes K and V of the step in one layer.
@@ -277,16 +277,18 @@ class StoringManager(TieredManager):
         number, buffer = self.layers[layer]
         written = [
             slot
-            for part in self.parts
-            for slot in self.list_slots(part.tables, number, part.start, part.end)
+            for segment in self.segments
+            for slot in self.list_slots(
+                segment.tables, number, segment.start, segment.end
+            )
         ]
         self.memory.write(buffer, written, keys, values)
 
-    def read(self, layer: int, part: Part) -> Pair:
+    def read(self, layer: int, segment: Segment) -> Pair:
         """Returns K and V of all positions that a token of the step attends to."""
         number, buffer = self.layers[layer]
-        first = self.groups[number].first(part.start)
-        slots = self.list_slots(part.tables, number, first, part.end)
+        first = self.groups[number].first(segment.start)
+        slots = self.list_slots(segment.tables, number, first, segment.end)
         return self.memory.read(buffer, slots)
 
     def attend(self, layer: int, queries: Any) -> Any:
@@ -303,28 +305,28 @@ class StoringManager(TieredManager):
             [1, heads, tokens, value_dim].
         """
         number, buffer = self.layers[layer]
-        if all(part.end == part.start + 1 for part in self.parts):
+        if all(segment.end == segment.start + 1 for segment in self.segments):
             if number not in self.spans:
                 self.spans[number] = self.memory.prepare(self.make_spans(number))
             return self.memory.attend_each(buffer, queries, self.spans[number])
         attended, at = [], 0
-        for part in self.parts:
-            count = part.end - part.start
+        for segment in self.segments:
+            count = segment.end - segment.start
             rows = queries[:, :, at : at + count]
-            seen = see(self.groups[number], part) if count > 1 else None
-            attended.append(self.memory.attend(rows, self.read(layer, part), seen))
+            seen = see(self.groups[number], segment) if count > 1 else None
+            attended.append(self.memory.attend(rows, self.read(layer, segment), seen))
             at += count
         return self.memory.join(attended)
 
     def make_spans(self, number: int) -> HostSpans:
         """Returns the slots that each request of the step attends to in a group."""
         group = self.groups[number]
-        tables = [part.tables[number] for part in self.parts]
+        tables = [segment.tables[number] for segment in self.segments]
         blocks = np.zeros((len(tables), max(map(len, tables))), np.int32)
         for row, table in zip(blocks, tables, strict=True):
             row[: len(table)] = [block or 0 for block in table]
-        firsts = [group.first(part.start) for part in self.parts]
-        ends = [part.end for part in self.parts]
+        firsts = [group.first(segment.start) for segment in self.segments]
+        ends = [segment.end for segment in self.segments]
         return HostSpans(
             blocks, np.array(firsts, np.int32), np.array(ends, np.int32), group.block
         )
@@ -352,10 +354,10 @@ class StoringManager(TieredManager):
         """
         number, buffer = self.layers[layer]
         return [
-            self.memory.read(buffer, self.list_places(part, number, [part.start]))
-            if part.start
+            self.memory.read(buffer, self.list_places(segment, number, [segment.start]))
+            if segment.start
             else None
-            for part in self.parts
+            for segment in self.segments
         ]
 
     def list_ends(self, layer: int) -> list[list[int]]:
@@ -369,43 +371,47 @@ class StoringManager(TieredManager):
         group = self.groups[number]
         assert isinstance(group, StateGroup)
         ends = []
-        for part in self.parts:
-            last = min(part.end, part.length)
-            written = group.list_written(part.start, last, part.length)
+        for segment in self.segments:
+            last = min(segment.end, segment.length)
+            written = group.list_written(segment.start, last, segment.length)
             stops = [min(last, (index + 1) * group.block) for index in written]
-            ends.append([*stops, *range(last + 1, part.end + 1)])
+            ends.append([*stops, *range(last + 1, segment.end + 1)])
         return ends
 
     def write_states(self, layer: int, states: Any, further: Any) -> None:
         """Writes the states [1, heads, ends, dim] at all ends of `list_ends`."""
         number, buffer = self.layers[layer]
         ends = self.list_ends(layer)
-        pairs = zip(self.parts, ends, strict=True)
+        pairs = zip(self.segments, ends, strict=True)
         slots = [
-            slot for part, rows in pairs for slot in self.list_places(part, number, rows)
+            slot
+            for segment, rows in pairs
+            for slot in self.list_places(segment, number, rows)
         ]
         self.memory.write(buffer, slots, states, further)
 
-    def list_places(self, part: Part, number: int, ends: Sequence[int]) -> list[int]:
+    def list_places(
+        self, segment: Segment, number: int, ends: Sequence[int]
+    ) -> list[int]:
         """Lists the slots of the states of a group after these numbers of tokens."""
-        table, group = part.tables[number], self.groups[number]
+        table, group = segment.tables[number], self.groups[number]
         assert isinstance(group, StateGroup)
-        blocks = [table[group.get_index(end, part.length)] for end in ends]
+        blocks = [table[group.get_index(end, segment.length)] for end in ends]
         return [block * self.memory.size for block in blocks if block is not None]
 
 
-def see(group: Group, part: Part) -> npt.NDArray[np.bool_]:
+def see(group: Group, segment: Segment) -> npt.NDArray[np.bool_]:
     """Returns bool [queries, columns]: whether a token of the step attends to a position.
 
     The columns are the positions that `StoringManager.read` returns.
     """
-    positions = np.arange(group.first(part.start), part.end)
-    queries = np.arange(part.start, part.end)
+    positions = np.arange(group.first(segment.start), segment.end)
+    queries = np.arange(segment.start, segment.end)
     firsts = np.array([group.first(query) for query in queries.tolist()])
     seen: npt.NDArray[np.bool_] = positions >= firsts[:, None]
     seen &= positions <= queries[:, None]
-    drafts = range(1, len(part.parents) + 1)
+    drafts = range(1, len(segment.parents) + 1)
     for draft in drafts:
-        path = [number in list_path(part.parents, draft) for number in drafts]
+        path = [number in list_path(segment.parents, draft) for number in drafts]
         seen[draft - 1 - len(drafts), -len(drafts) :] &= path
     return seen

@@ -102,12 +102,12 @@ class CountsLate(Manager):
     """Counts the tokens of the step of a request that was preempted."""
 
     def preempt(self, name: str) -> None:
-        parts = [part for flight in self.launched for part in flight.parts]
+        segments = [segment for flight in self.launched for segment in flight.segments]
         request = self.get(name)
-        mine = [part for part in parts if part.request is request]
+        mine = [segment for segment in segments if segment.request is request]
         super().preempt(name)
-        for part in mine:
-            part.request = request
+        for segment in mine:
+            segment.request = request
 
 
 def sample(token: int) -> Op:
@@ -125,7 +125,7 @@ class TakesDropped(Manager):
     """Appends the tokens that come for a request that was preempted."""
 
     def finish(self, sampled: Sequence[int | None] = ()) -> None:
-        late = [part.request is None for part in self.launched[0].parts]
+        late = [segment.request is None for segment in self.launched[0].segments]
         super().finish(sampled)
         for token, is_late in zip(sampled, late, strict=False):
             if is_late and token is not None and "a" in self.requests:

@@ -272,8 +272,8 @@ class Transfer(NamedTuple):
     sends: bool
 
 
-class Part(NamedTuple):
-    """The part of a request in a step, as it was when the step was launched.
+class Segment(NamedTuple):
+    """The tokens of one request in a step, as they were when the step was launched.
 
     Attributes:
         name, request: the request.
@@ -308,7 +308,7 @@ class Part(NamedTuple):
         return [self.tags[at if at < valid else 0] for at in positions]
 
 
-Step = Sequence[Part]
+Step = Sequence[Segment]
 
 
 class PagedModel:
@@ -330,9 +330,9 @@ class PagedModel:
         lost: for each launched step, the blocks of requests that have released their
             slots since then; a backend may keep these blocks until the step finishes.
         ran: the last step that finished.
-        returned: its parts whose requests have kept their slots.
-        outputs: for each of its parts, the token that the backend is told; None if there
-            is none, or if `accept` tells it later.
+        returned: its segments whose requests have kept their slots.
+        outputs: for each of its segments, the token that the backend is told; None if
+            there is none, or if `accept` tells it later.
         accepted: (name, begin, end) of the drafts that the last `accept` kept.
         leaning: the requests of this step that reuse tokens computed in the same step.
         spans: request → (begin of its latest step, largest end of its slots), to count
@@ -436,9 +436,9 @@ class PagedModel:
         """
         if op["op"] in ("run", "finish"):
             return [
-                (f"request {part.name}, {name_group(self.config, number)}", tokens)
-                for part in self.returned
-                for tokens in [self.list_tokens(part.name)]
+                (f"request {segment.name}, {name_group(self.config, number)}", tokens)
+                for segment in self.returned
+                for tokens in [self.list_tokens(segment.name)]
                 for number in range(len(self.cache.groups))
             ]
         names = sorted(self.cache.requests, key=lambda name: name != op.get("request"))
@@ -462,17 +462,17 @@ class PagedModel:
             contents = [request.get_content(at) for at in range(start, end)]
             weights = [request.get_weights(at) for at in range(start, end)]
             more = length, lost, lags, contents, weights
-            step.append(Part(name, start, end, request, tags, *more))
+            step.append(Segment(name, start, end, request, tags, *more))
         self.cache.launch(lags)
         self.flights.append(step)
         self.lost.append(0)
         self.leaning.clear()
 
     def list_returning(self) -> Step:
-        """Lists the parts of the oldest launched step whose requests have kept their
+        """Lists the segments of the oldest launched step whose requests have kept their
         slots."""
         waiting = [request for request, _ in self.cache.flights[0]]
-        return [part for part in self.flights[0] if part.request in waiting]
+        return [segment for segment in self.flights[0] if segment.request in waiting]
 
     def finish(self) -> None:
         """Ends the oldest launched step."""
@@ -481,12 +481,12 @@ class PagedModel:
         self.lost.pop(0)
         self.cache.finish()
 
-    def get_output(self, part: Part) -> int | None:
-        """Returns the token of one part; see `outputs`."""
-        if part not in self.returned:
+    def get_output(self, segment: Segment) -> int | None:
+        """Returns the token of one segment; see `outputs`."""
+        if segment not in self.returned:
             return 1  # it must be dropped
-        tokens, end = part.request.tokens, part.end
-        output = tokens[end] if part.request.told <= end < len(tokens) else None
+        tokens, end = segment.request.tokens, segment.end
+        output = tokens[end] if segment.request.told <= end < len(tokens) else None
         assert not isinstance(output, Covered)  # only those of prompts are
         return output
 

@@ -418,15 +418,15 @@ class Finish(Launch):
         """
         answers: list[Answer] = []
         model.finish()
-        for part in model.returned:
+        for segment in model.returned:
             for group in model.cache.groups:
                 if group.type == "state":
-                    tags = part.tags[max(0, part.start - 1) : part.start]
+                    tags = segment.tags[max(0, segment.start - 1) : segment.start]
                     answers.append({"state": tags})
                 else:
-                    first, valid = group.first(part.start), part.count_valid(group)
-                    answers.append({"first": first, "slots": part.tags[first:valid]})
-            model.has_loaded |= "loaded" in model.past[part.name]
+                    first, valid = group.first(segment.start), segment.count_valid(group)
+                    answers.append({"first": first, "slots": segment.tags[first:valid]})
+            model.has_loaded |= "loaded" in model.past[segment.name]
         return {"caches": answers}
 
     def verify(self, op: Op, system: Any, model: PagedModel) -> None:

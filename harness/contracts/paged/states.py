@@ -198,7 +198,9 @@ def get_states(op: Op, model: PagedModel) -> list[str]:
     if "transfer" in op and name is None:
         name = model.find_owner(op["transfer"]) or ""
     if op["op"] == "finish":
-        names = [part.name for part in model.list_returning()] if model.flights else []
+        names = (
+            [segment.name for segment in model.list_returning()] if model.flights else []
+        )
     elif op["op"] in ("run", "launch"):
         names = model.cache.step
     elif op["op"] == "open":

@@ -26,7 +26,7 @@ from lockstep.harness.contracts.paged.contents import (
 )
 from lockstep.harness.contracts.paged.model import (
     PagedModel,
-    Part,
+    Segment,
     Step,
     can_lag,
     list_groups,
@@ -45,24 +45,24 @@ Settled = Sequence[tuple[str, int, int]]
 
 
 class GroupStep(NamedTuple):
-    """The part of one request in a step, and its table in one group.
+    """The tokens of one request in a step, and its table in one group.
 
     Attributes:
         slots: for each position of the step, the slots that the backend writes; empty if
             it does not tell them.
     """
 
-    part: Part
+    segment: Segment
     group: int
     table: Table
     slots: Sequence[Sequence[Slot]]
 
     def locate(self, config: Config, position: int) -> list[Slot]:
-        return locate(config, self.table, self.group, position, self.part.length)
+        return locate(config, self.table, self.group, position, self.segment.length)
 
     def list_written(self, config: Config, position: int) -> Sequence[Slot]:
         """Lists the slots to which the step writes a position."""
-        at = position - self.part.start
+        at = position - self.segment.start
         return self.slots[at] if self.slots else self.locate(config, position)
 
 
@@ -70,7 +70,7 @@ class Flight(NamedTuple):
     """A launched step.
 
     Attributes:
-        step: for each request, its part, the tables that the backend returned at the
+        step: for each request, its segment, the tables that the backend returned at the
             launch, and a copy of these tables.
         tasks: the writes and reads of each group for each request.
         copies: the blocks to copy after the step, for later steps.
@@ -78,7 +78,7 @@ class Flight(NamedTuple):
             promises "reuse".
     """
 
-    step: Sequence[tuple[Part, Any, Tables]]
+    step: Sequence[tuple[Segment, Any, Tables]]
     tasks: Sequence[GroupStep]
     copies: list[tuple[int, int]]
     entries: list[Entry]
@@ -345,12 +345,15 @@ class PagedSystem(System):
     def prepare(self, step: Step) -> None:
         """Records a launched step: the tables of its requests, its writes and reads."""
         self.copy_blocks()
-        told = [(part, self.cache.tables(part.name)) for part in step]
-        kept = [(part, tables, self.freeze(tables, part.name)) for part, tables in told]
+        told = [(segment, self.cache.tables(segment.name)) for segment in step]
+        kept = [
+            (segment, tables, self.freeze(tables, segment.name))
+            for segment, tables in told
+        ]
         tasks = [
-            GroupStep(part, *item)
-            for part, _, copy in kept
-            for item in zip(count(), copy, self.read_slots(part), strict=False)
+            GroupStep(segment, *item)
+            for segment, _, copy in kept
+            for item in zip(count(), copy, self.read_slots(segment), strict=False)
         ]
         self.flights.append(Flight(kept, tasks, [], []))
 
@@ -365,8 +368,8 @@ class PagedSystem(System):
         flight = self.flights.pop(0)
         self.check_frozen(flight)
         states = [
-            self.read(task, task.part.start - 1, task.part.start)
-            if self.is_state(task.group) and task.part.start
+            self.read(task, task.segment.start - 1, task.segment.start)
+            if self.is_state(task.group) and task.segment.start
             else []
             for task in flight.tasks
         ]
@@ -379,18 +382,18 @@ class PagedSystem(System):
         end()
         self.note_entries()
         self.contents.copy(flight.copies)
-        settled = [part[:3] for part in model.returned]
+        settled = [segment[:3] for segment in model.returned]
         self.check_published(settled, model, flight.entries)
         both = zip(flight.tasks, answers, strict=True)
-        return {"caches": [item for task, item in both if task.part in model.returned]}
+        return {"caches": [item for task, item in both if task.segment in model.returned]}
 
-    def read_slots(self, part: Part) -> Sequence[Sequence[Sequence[Slot]]]:
+    def read_slots(self, segment: Segment) -> Sequence[Sequence[Sequence[Slot]]]:
         """Returns `GroupStep.slots` of each group."""
         if "slots" not in self.declared.tells or self.config["ranks"] == 1:
             return [()] * len(self.groups)
         self.compared["slots"] += 1
-        answer = self.cache.slots(part.name)
-        return reading.read_slots(answer, self.config, part.end - part.start)
+        answer = self.cache.slots(segment.name)
+        return reading.read_slots(answer, self.config, segment.end - segment.start)
 
     def freeze(self, tables: Any, name: str) -> Tables:
         """Returns a copy of the tables of a request, which does not change any more."""
@@ -398,11 +401,11 @@ class PagedSystem(System):
 
     def check_frozen(self, flight: Flight) -> None:
         """Raises Broken if tables have changed since the launch of their step."""
-        for part, tables, kept in flight.step:
-            if (changed := self.freeze(tables, part.name)) != kept:
+        for segment, tables, kept in flight.step:
+            if (changed := self.freeze(tables, segment.name)) != kept:
                 raise Broken(
                     "table",
-                    f"the tables of request {part.name} were {kept} when its step was"
+                    f"the tables of request {segment.name} were {kept} when its step was"
                     f" launched, and were changed to {changed} before the step has"
                     " finished; return a copy",
                 )
@@ -439,11 +442,11 @@ class PagedSystem(System):
 
     def write(self, task: GroupStep, memory: Memory, model: PagedModel) -> None:
         """Writes the tokens or the states of the step to the slots in the table."""
-        name, start, end, _, _, length, _, lags, _, weights = task.part
+        name, start, end, _, _, length, _, lags, _, weights = task.segment
         group = model.cache.groups[task.group]
         if isinstance(task.table, Ring) or (lags and group.lags):
             return
-        tags = dict(enumerate(task.part.list_written(group), start))
+        tags = dict(enumerate(task.segment.list_written(group), start))
         positions, due = [*tags], start
         if group.type == "state":
             block = self.groups[task.group]["block"]
@@ -462,14 +465,14 @@ class PagedSystem(System):
 
     def answer(self, task: GroupStep, state: Sequence[Any], model: PagedModel) -> Answer:
         """Returns the tokens or the state that one group reads for one request."""
-        where = f"request {task.part.name}, {name_group(self.config, task.group)}"
+        where = f"request {task.segment.name}, {name_group(self.config, task.group)}"
         if self.is_state(task.group):
             return {"where": where, "state": list(state)}
-        first = model.cache.groups[task.group].first(task.part.start)
+        first = model.cache.groups[task.group].first(task.segment.start)
         answer = {"where": where, "first": first}
         if isinstance(task.table, Ring):  # see `move_arrays`
             return answer
-        valid = task.part.count_valid(model.cache.groups[task.group])
+        valid = task.segment.count_valid(model.cache.groups[task.group])
         return {**answer, "slots": self.read(task, first, valid)}
 
     def read(self, task: GroupStep, begin: int, end: int) -> list[Any]:
@@ -511,7 +514,7 @@ class PagedSystem(System):
             items = zip(tasks[members], answers[members], moved, strict=True)
             for task, answer, seen in items:
                 if not is_state:
-                    lost = task.part.end - task.part.count_valid(attention)
+                    lost = task.segment.end - task.segment.count_valid(attention)
                     seen = seen[: len(seen) - lost]
                     seen = self.name_blocks(task, answer["first"], seen)
                 where = f"{answer['where']}, {self.name_layer(layer)}"
@@ -536,7 +539,7 @@ class PagedSystem(System):
     def move_tokens(self, layer: int, model: PagedModel) -> list[list[Any]]:
         reader = self.readers[self.sources[layer]]
         group = model.cache.groups[self.group_of[layer]]
-        tags = [tag for part in model.ran for tag in part.list_written(group)]
+        tags = [tag for segment in model.ran for tag in segment.list_written(group)]
         pair = self.readers[layer].feed(tags)
         with self.lend("a", "update", pair):
             answer = self.cache.update(layer, *pair)
@@ -560,13 +563,13 @@ class PagedSystem(System):
             raise Broken("malformed", message)
         group, row = model.cache.groups[self.group_of[layer]], 0
         where = f"attend ({self.name_layer(layer)})"
-        for part in model.ran:
-            for query in range(part.start, part.end):
-                content = part.contents[query - part.start]
+        for segment in model.ran:
+            for query in range(segment.start, segment.end):
+                content = segment.contents[query - segment.start]
                 seen = model.list_seen(content, group.first(query))
-                explain = partial(self.explain_nan, part.name, self.group_of[layer])
+                explain = partial(self.explain_nan, segment.name, self.group_of[layer])
                 case = attended[0, :, row], tags[row], seen, row, where, explain
-                if part in model.returned and query < part.count_valid(group):
+                if segment in model.returned and query < segment.count_valid(group):
                     self.attended.append(partial(reader.judge, *case))
                 row += 1
 
@@ -602,8 +605,8 @@ class PagedSystem(System):
         ]
         ends = read_list(self.cache.list_ends(layer), "list_ends", len(step))
         tags = [
-            part.tags[min(part.end, require_index(end, "an end")) - 1]
-            for part, ends_of_request in zip(step, ends, strict=True)
+            segment.tags[min(segment.end, require_index(end, "an end")) - 1]
+            for segment, ends_of_request in zip(step, ends, strict=True)
             for end in read_list(ends_of_request, "list_ends")
         ]
         pair = reader.feed(tags)

@@ -84,9 +84,9 @@ def hide(group: Mapping[str, Any], start: int, slots: Tags, lost: int) -> Answer
     return {"first": first, "slots": slots[first : lost if group.get("lags") else None]}
 
 
-class Part(NamedTuple):
-    """The part of a request in a step: the position where the step begins, the tags of
-    the request up to the end of the step, and `lost` of the request after the step."""
+class Segment(NamedTuple):
+    """The tokens of one request in a step: their first position, the tags of the request
+    up to the end of the step, and `lost` of the request after the step."""
 
     request: Request
     start: int
@@ -100,7 +100,7 @@ class PagedShadow(Shadow):
     Attributes:
         requests: name → request.
         step: the names of the scheduled requests.
-        flights: the launched steps, without the parts of requests that lost their slots.
+        flights: the launched steps, without segments of requests that lost their slots.
         known: each prefix of any earlier request → the tag of its last token.
     """
 
@@ -110,7 +110,7 @@ class PagedShadow(Shadow):
         super().__init__(program)
         self.requests: dict[str, Request] = {}
         self.step: list[str] = []
-        self.flights: list[list[Part]] = []
+        self.flights: list[list[Segment]] = []
         self.known: dict[Content, int] = {}
 
     def get(self, step: Step) -> Request:
@@ -138,19 +138,19 @@ class PagedShadow(Shadow):
             request.drafts = request.drafts[: max(0, request.end - length)]
             self.step.append(step.op["request"])
 
-    def list_parts(self, step: Step) -> list[Part]:
-        """Lists the parts of the scheduled step, which `step` launches."""
-        parts = []
+    def list_segments(self, step: Step) -> list[Segment]:
+        """Lists the segments of the scheduled step, which `step` launches."""
+        segments = []
         for request in map(self.requests.__getitem__, self.step):
             ends = range(1, request.end + 1)
             prefixes = [(request.space, request.get_prefix(end)) for end in ends]
             tags = [self.known[prefix] for prefix in prefixes]
             lost = min(request.lost, request.computed if step.op["lags"] else maxsize)
-            parts.append(Part(request, request.computed, tags, lost))
-        return parts
+            segments.append(Segment(request, request.computed, tags, lost))
+        return segments
 
     def write_launch(self, step: Step) -> None:
-        self.flights.append(self.list_parts(step))
+        self.flights.append(self.list_segments(step))
         self.write_run(step)
 
     def write_finish(self, step: Step) -> None:
@@ -159,7 +159,7 @@ class PagedShadow(Shadow):
             request.untold = max(0, min(request.untold, later))
 
     def write_run(self, step: Step) -> None:
-        for request, _, _, lost in self.list_parts(step):
+        for request, _, _, lost in self.list_segments(step):
             request.computed, request.lost = request.end, lost
         self.step = []
 
@@ -171,7 +171,9 @@ class PagedShadow(Shadow):
         request.drafts = tuple(op["drafts"])
         request.parents = tuple(op["parents"] or range(len(request.drafts)))
         request.untold += any(
-            part.request is request for parts in self.flights for part in parts
+            segment.request is request
+            for segments in self.flights
+            for segment in segments
         )
         self.put(step, request)
 
@@ -181,8 +183,8 @@ class PagedShadow(Shadow):
         request.untold = 0
         request.reset()
         self.flights = [
-            [part for part in parts if part.request is not request]
-            for parts in self.flights
+            [segment for segment in segments if segment.request is not request]
+            for segments in self.flights
         ]
         self.step = [name for name in self.step if name != step.op["request"]]
 
@@ -243,10 +245,10 @@ class PagedShadow(Shadow):
         """Returns the tokens that each group of layers reads in a step."""
         if step.name not in ("run", "finish"):
             return None
-        parts = self.list_parts(step) if step.name == "run" else self.flights[0]
+        segments = self.list_segments(step) if step.name == "run" else self.flights[0]
         caches = [
-            hide(group, part.start, part.tags, part.lost)
-            for part in parts
+            hide(group, segment.start, segment.tags, segment.lost)
+            for segment in segments
             for group in self.config["groups"]
         ]
         return {PARTS: caches}
