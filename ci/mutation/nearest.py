@@ -46,6 +46,7 @@ Measured = Mapping[str, Any]
 * `tests`: the seconds and the name of each test
 * `lines`: file → line → the indexes of the tests that execute it, and IMPORT if it is
   executed by an import of the file
+* `failed`: the names of the tests that failed, which are in no other field
 """
 
 
@@ -120,6 +121,8 @@ def measure_tests(root: Path, paths: Sequence[Path]) -> list[Measured]:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(ended.answer))
             known = json.loads(kept.read_text())
+            for name in known["failed"]:
+                click.echo(f"not used, as it fails without a mutation: {name}", err=True)
         measured.append(known)
     return measured
 
@@ -148,7 +151,8 @@ def run_measured(beat: Beat, root: Path, file: str) -> Measured:
         }
     hashes = {own: compute_hash(root / own) for own in (file, *lines)}
     tests = [(watch.seconds[name], name) for name in passed]
-    return {"hashes": hashes, "tests": tests, "lines": lines}
+    failed = watch.failed
+    return {"hashes": hashes, "tests": tests, "lines": lines, "failed": failed}
 
 
 def choose_tests(root: Path, measured: Sequence[Measured], mutant: Mutant) -> list[str]:
