@@ -80,7 +80,7 @@ class Receive(Begin):
     messages = {
         "receive": (
             {**TRANSFERRED, "end": int},
-            {"received": int | None, "blocks": list[int]},
+            {"received": int | None, "blocks": list[int] | None},
         )
     }
     answer = chosen(received=schemas.NUMBER_OR_NONE)
