@@ -438,6 +438,7 @@ class PagedModel:
             return [
                 (f"request {segment.name}, {name_group(self.config, number)}", tokens)
                 for segment in self.returned
+                if self.cache.requests.get(segment.name) is segment.request
                 for tokens in [self.list_tokens(segment.name)]
                 for number in range(len(self.cache.groups))
             ]
