@@ -78,7 +78,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, path, follow_symlinks=False)
     made = build("build_sdist", folder / "clone", folder / "made")
     with tarfile.open(made) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        filters = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder / "unpacked", **filters)  # none before Python 3.11.4
     (unpacked,) = (folder / "unpacked").iterdir()
     return unpacked
 
