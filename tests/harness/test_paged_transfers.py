@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from lockstep.harness.backends.backend import Kind
-from lockstep.harness.backends.paged import Pool
 from lockstep.harness.contracts.operation import Op
 from lockstep.harness.contracts.paged import PAGED
-from lockstep.harness.contracts.paged.checks import check_busy, check_host, check_unpinned
+from lockstep.harness.contracts.paged.checks import check_busy, check_host, check_pinned
 from lockstep.harness.contracts.paged.contents import Contents
 from lockstep.harness.contracts.paged.states import get_states
 from lockstep.harness.contracts.paged.transfers import list_away
@@ -260,12 +259,11 @@ def test_no_block_of_other_memory_is_lost(
         check_host(idle, {0: "t"}, capacity)
 
 
-def test_a_transfer_that_has_ended_holds_no_block() -> None:
-    before = Pool({}, [], [], [1, 1, 2])
-    check_unpinned("t", [1, 2, 3], before, Pool({}, [], [], [1, 3]))
-    words = "transfer t has ended, but block 1 is still pinned 2 times, as before"
+def test_only_what_a_transfer_needs_is_pinned() -> None:
+    check_pinned([1, 1, 2], {1, 2, 3})
+    words = "block 1 is pinned, but no running transfer or step needs it"
     with pytest.raises(Broken, match=words):
-        check_unpinned("t", [1, 2], before, Pool({}, [], [], [1, 1]))
+        check_pinned([2, 1], {2})
 
 
 # --- states -----------------------------------------------------------------------------

@@ -196,21 +196,19 @@ def check_host(idle: Sequence[int], busy: Mapping[int, str], capacity: int) -> N
         )
 
 
-def check_unpinned(name: str, blocks: Iterable[int], before: Pool, after: Pool) -> None:
-    """Raises Broken if blocks are still pinned by a transfer that has ended.
+def check_pinned(pinned: Iterable[int], needed: Collection[int]) -> None:
+    """Raises Broken if a block is pinned that no running transfer needs.
 
     Args:
-        name: the name of the transfer.
-        blocks: its blocks on the device.
-        before, after: the pool before and after the transfer ended.
+        pinned: the blocks that the backend reports as pinned while no step is planned or
+            unfinished.
+        needed: the blocks that a backend may pin for running transfers.
     """
-    pinned, still = Counter(before.pinned), Counter(after.pinned)
-    for block in blocks:
-        if 0 < pinned[block] <= still[block]:
+    for block in pinned:
+        if block not in needed:
             raise Broken(
                 "references",
-                f"transfer {name} has ended, but block {block} is still pinned"
-                f" {still[block]} times, as before its end",
+                f"block {block} is pinned, but no running transfer or step needs it",
             )
 
 

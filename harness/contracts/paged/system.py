@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from lockstep.harness.backends.paged import Entry, Pool, Ring, Table, Tables
@@ -109,6 +109,7 @@ class PagedSystem(System):
         saved: the backend's saved store, and the contents at that time.
         sending, sent: the transfers to another cache that are in progress, by name, and
             those that have landed.
+        pinnable: transfer → the blocks that its request had when it began.
         tables: request → its tables after the last operation.
         pool: the pool after the last operation; None if the backend does not report it.
         group_of: the group of each layer.
@@ -127,6 +128,7 @@ class PagedSystem(System):
         self.is_shared = len(self.config["groups"]) == 1
         self.saved: tuple[Any, Contents] | None = None
         self.sending: dict[str, Sending] = {}
+        self.pinnable: dict[str, set[int]] = {}
         self.sent: list[Sending] = []
         self.tables: dict[str, Tables] = {}
         self.flights: list[Flight] = []
@@ -208,6 +210,7 @@ class PagedSystem(System):
         """Begins a transfer; returns {"copied": the number of the backend's copies}."""
         pairs = reading.read_copies(copies, op["op"])
         self.contents.begin(op["transfer"], pairs, leaves)
+        self.note_blocks(op)
         return {"copied": len(pairs)}
 
     def send(self, op: Op, answer: Any, model: PagedModel) -> Answer:
@@ -244,7 +247,15 @@ class PagedSystem(System):
         have the same numbers."""
         pairs = [(block, block) for block in blocks]
         self.contents.begin(op["transfer"], pairs, leaves, memory)
+        self.note_blocks(op)
         return {"copied": len(blocks)}
+
+    def note_blocks(self, op: Op) -> None:
+        """Notes the blocks of the request of a transfer. A backend may pin all of these
+        until the transfer ends."""
+        tables = self.read_tables(op["request"])
+        listed = (checks.list_blocks(table) for table in tables)
+        self.pinnable[op["transfer"]] = {*chain.from_iterable(listed)}
 
     def land(self, op: Op, model: PagedModel) -> None:
         """Ends a transfer whose blocks have all been copied."""
@@ -252,7 +263,7 @@ class PagedSystem(System):
             return
         transfer = self.contents.transfers[op["transfer"]]
         blocks = transfer.list_blocks(on_host=True)
-        self.end(op["transfer"], model)
+        self.contents.end(op["transfer"])
         if op["transfer"] in self.sending:
             self.sent.append(self.sending.pop(op["transfer"]))
             checks.check_sent(op["transfer"], transfer, self.sent[-1].contents)
@@ -270,31 +281,9 @@ class PagedSystem(System):
             arrived = min(op["arrived"], max(0, len(transfer.pairs) - 1))
         answer = self.call({**op, "arrived": arrived}, fields, result)
         if "error" not in answer and transfer is not None:
-            self.end(op["transfer"], model, arrived)
+            self.contents.end(op["transfer"], arrived)
             self.sending.pop(op["transfer"], None)
         return answer
-
-    def end(self, transfer: str, model: PagedModel, arrived: int | None = None) -> None:
-        """Copies the first `arrived` blocks of a transfer, or all, which then ends."""
-        blocks = self.contents.transfers[transfer].list_blocks(on_host=False)
-        self.contents.end(transfer, arrived)
-        before, after = self.pool, self.read_pool()
-        if before is not None and after is not None:
-            others = self.list_pinned(model)  # a backend may count one pin for all
-            alone = [block for block in blocks if block not in others]
-            checks.check_unpinned(transfer, alone, before, after)
-
-    def list_pinned(self, model: PagedModel) -> set[int]:
-        """Lists the blocks that running transfers and unfinished steps may pin."""
-        tables = [task.table for flight in self.flights for task in flight.tasks]
-        tables += [table for name in model.cache.step for table in self.tables[name]]
-        pairs = [pair for flight in self.flights for pair in flight.copies]
-        blocks = [block for table in tables for block in checks.list_blocks(table)]
-        copied = [block for pair in pairs for block in pair]
-        transfers = self.contents.transfers.values()
-        received = [block for item in transfers for block, _ in item.remote or ()]
-        busy = self.contents.list_busy(on_host=False)
-        return {*blocks, *copied, *received, *busy}
 
     def restore(self, blocks: int | None) -> Answer:
         """Restores the saved store into a fresh cache, with the saved contents.
@@ -645,6 +634,9 @@ class PagedSystem(System):
             device, host = contents.list_busy(False), contents.list_busy(True)
             checks.check_busy((*self.pool.free, *self.pool.cached), device, "")
             checks.check_host(self.pool.idle, host, self.host_capacity)
+            if not self.flights and not model.cache.step:
+                needed = [self.pinnable[name] for name in contents.transfers]
+                checks.check_pinned(self.pool.pinned, {*device}.union(*needed))
         future = self.foresee(model)
         if not model.cache.step:
             for name in holding:
