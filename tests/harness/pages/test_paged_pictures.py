@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.harness.execution.recording.picture import Bounds
 from lockstep.harness.execution.recording.recorder import record
+from lockstep.harness.programs.program import walk
 from lockstep.harness.workers.registry import load
 from tests.harness.building import make
 
@@ -52,6 +53,12 @@ def test_a_step_shows_the_table_of_each_request() -> None:
             "table": "0 (also a), 2",
         }
     }
+
+
+def test_a_request_that_has_ended_since_its_step_holds_nothing() -> None:
+    free = {"op": "free", "request": "a"}
+    *_, last = walk(make(*STEPS[:3], free, free, contract="paged", kind="paged-full"))
+    assert last.model.list_held(STEPS[2]) == []
 
 
 def test_a_block_that_a_transfer_needs_says_so() -> None:
