@@ -363,9 +363,9 @@ def paged_late_output(cache: Any) -> None:
         for segment in late:
             segment.request = request
 
-    def finish_late() -> None:
+    def finish_late(*sampled: Any) -> None:
         segments = cache.launched[0].segments
-        finish()
+        finish(*sampled)
         for segment in segments:
             if segment.request is not None and segment.request.tables is not None:
                 segment.request.begun = max(segment.request.begun, segment.end)
