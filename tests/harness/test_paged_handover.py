@@ -119,6 +119,18 @@ def test_wrong_calls_are_refused() -> None:
     assert run_on(Manager, *held, *waiting).divergence is None
 
 
+def test_sent_blocks_have_what_lies_before_a_window() -> None:
+    """Position 2 lies before the window at first; later the window goes back to it."""
+    ops = (
+        *(open_request("a", 0, 1, 1, 1, 1, 1, 1), ask("schedule", "a"), RUN),
+        *(send("a", "t"), ask("rewind", "a", to=6, tokens=[0]), send("a", "u")),
+        *(end("landed", "t"), end("landed", "u")),
+    )
+    groups = [{"type": "sliding", "block": 2, "width": 5, "layers": 1}]
+    result = run_on(Manager, *ops, groups=groups)
+    assert (result.steps, result.skipped, result.divergence) == (len(ops), 0, None)
+
+
 class PinsTables(Manager):
     """Pins all blocks of a receiver until the transfer ends, also those it reuses, and no
     block of a sender, which holds its blocks."""

@@ -228,7 +228,16 @@ class PagedSystem(System):
             for _, need in item.contents
         }
         checks.check_complete(name, slots, blocks, had)
-        sent = [(slot, need) for slot, need in slots if slot and slot[0] in blocks]
+        # Sent blocks also contain what lies before a window, if it is still there.
+        whole = list_handed_over(model, name, self.read_tables(name), end, is_whole=True)
+        needed, stored = {need for _, need in slots}, self.contents.device
+        sent = [
+            (slot, need)
+            for slot, need in whole
+            if slot
+            and slot[0] in blocks  # with what lies before a window, if it is there
+            if need in needed or stored.get(slot) == need.held
+        ]
         self.sending[op["transfer"]] = Sending(request, sent)
         return self.begin_remote(op, blocks, leaves=True, memory={})
 
