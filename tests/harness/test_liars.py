@@ -653,7 +653,7 @@ OF_BLOCKS: Sequence[tuple[str, Mapping[str, Change], str, str, Sequence[Op]]] = 
     ("pool", {"pool": later(lambda pool: pool._replace(idle=pool.idle[1:]))},
      "references", "of other memory are free or can be evicted", STEP[:1]),
     ("pool", {"pool": keep_pins()},
-     "references", "transfer t has ended, but block", LANDED),
+     "references", "is pinned, but no running transfer or step", LANDED),
     ("entries", {"entries": move}, "hash", "names block 1, which holds", STEP),
     ("host_entries", {"host_entries": move},
      "hash", "names block 1, which holds", LANDED),
