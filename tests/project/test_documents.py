@@ -66,6 +66,7 @@ CAMPAIGNS = re.compile(r"bucket/night|night|part-[123]")
 """Folders of campaigns that commands name: they are there, but for those of `start`."""
 
 NOT_HERE = {
+    "vllm": "a server, which would run until it is stopped",
     "pip": "an environment of its own is what shows what it does",
     "gh": "needs an account",
 }
