@@ -26,7 +26,7 @@ sys.path[0] = str(ROOT)
 
 import click  # noqa: E402
 
-from ci.mutation import nearest  # noqa: E402
+from ci.mutation import covering  # noqa: E402
 from ci.mutation.mutants import Mutant, list_mutants  # noqa: E402
 from ci.mutation.trial import (  # noqa: E402
     BACKENDS,
@@ -100,7 +100,7 @@ def is_tested(file: str) -> bool:
 def try_mutant(
     mutant: Mutant,
     baseline: Baseline,
-    measured: Sequence[nearest.Measured],
+    measured: Sequence[covering.Measured],
     explanations: Explanations,
     seconds: float,
 ) -> Outcome:
@@ -108,11 +108,11 @@ def try_mutant(
     for the harness, the tests that run the line."""
     started = time.monotonic()
     runs = baseline.list_runs(mutant.file, mutant.lines)
-    tests = nearest.choose_tests(ROOT, measured, mutant)
+    tests = covering.choose_tests(ROOT, measured, mutant)
     ended = None
     if tests:
-        with nearest.mutated(ROOT, mutant) as copy:
-            ended = call(nearest.check_tests, copy, tests, most=TEST_SECONDS)
+        with covering.mutated(ROOT, mutant) as copy:
+            ended = call(covering.check_tests, copy, tests, most=TEST_SECONDS)
     elif runs:
         ended = call(check_mutant, mutant.module, mutant.source, runs, seconds)
     programs, taken = ended.beats if ended else 0, time.monotonic() - started
@@ -270,7 +270,7 @@ def main(
     try:
         caches = [file for file in files if not is_tested(file)]
         baseline = measure(programs, seed) if caches else Baseline([], {})
-        measured = nearest.measure_tests(ROOT, tests) if caches != files else []
+        measured = covering.measure_tests(ROOT, tests) if caches != files else []
         if not sample:
             unused = {*caches} - {*list_used(caches, baseline)}
             drawn = [mutant for mutant in mutants if mutant.file not in unused]

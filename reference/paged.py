@@ -445,6 +445,7 @@ class PagedCache:
                 request.computed + count,
                 request.launched - count,
             )
+            # The step samples the token that follows; later tokens stay untold.
             later = len(request.tokens) - request.computed - 1
             request.untold = max(0, min(request.untold, later))
 
@@ -469,7 +470,7 @@ class PagedCache:
                 if it follows `sampled`; empty if each draft follows the one before it.
         """
         request = self.get(name)
-        if not self.has_sampled(request, self.overlap):
+        if not self.can_accept(request):
             raise ValueError(f"accept: {name} has tokens that are not computed")
         if not 0 <= kept <= len(request.drafts):
             raise ValueError(
@@ -489,12 +490,20 @@ class PagedCache:
         else:
             request.cut(len(request.tokens) - 1)
 
-    def has_sampled(self, request: Request, overlap: bool = False) -> bool:
-        """Returns whether all known tokens are computed, or, if `overlap`, launched
-        without drafts."""
-        is_known = not request.launched or (overlap and not request.drafts)
+    def can_accept(self, request: Request) -> bool:
+        """Returns whether the last step of a request, whose token may be accepted,
+        computes all known tokens.
+
+        This step has finished; with `overlap`, a step without drafts may be unfinished.
+        """
+        has_finished = not request.launched
         is_last = request.is_held and request.begun == len(request.known)
-        return is_last and is_known and not request.scheduled
+        may_overlap = self.overlap and not request.drafts
+        return is_last and not request.scheduled and (has_finished or may_overlap)
+
+    def has_sampled(self, request: Request) -> bool:
+        """Returns whether all known tokens are computed, by steps that have finished."""
+        return self.can_accept(request) and not request.launched
 
     # --- letting go ---------------------------------------------------------------------
 

@@ -229,10 +229,10 @@ class Sequences:
         references.update({STATE + slot: 0 for slot in slots._checkpoint_states})
         references.update(STATE + slot for slot in slots._runtime_states)
         pinned: list[int] = []
-        for node, kept in self.iter_checkpoints():
-            references.subtract(kept[1:])
+        for node, blocks in self.iter_checkpoints():
+            references.subtract(blocks[1:])
             checkpoint = node.state_checkpoint
-            pinned += kept * (checkpoint.pin_count + (not checkpoint.published))
+            pinned += blocks * (checkpoint.pin_count + (not checkpoint.published))
         references.update(pinned)
         used = {block: number for block, number in references.items() if number}
         free = gpu._free_blocks[gpu._num_blocks - gpu._free_count :].tolist()

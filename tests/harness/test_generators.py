@@ -258,6 +258,20 @@ def compare_opened(one: Op, other: Op) -> Iterator[str]:
                     yield "near key"
 
 
+def test_requests_end_with_a_block_and_are_asked_for_their_last_token() -> None:
+    """In at least one of 20 programs, for blocks of 32 tokens."""
+    declared = declare_all("serving", "serving-full")
+    asked = sum(
+        any(
+            step.op["op"] == "interrogate"
+            and len(step.model.requests[step.op["request"]].tokens) % 32 == 0
+            for step in walk(program, rows=False)
+        )
+        for program in draw_some(MANY, "serving", "serving-full", declared)
+    )
+    assert asked >= MANY / 20
+
+
 def test_one_request_has_several_transfers() -> None:
     declared = declare_all("paged", "paged-full", config={"host": (8,)})
     doubled = 0

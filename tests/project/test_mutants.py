@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ci import mutants
-from ci.mutation import nearest
+from ci.mutation import covering
 from ci.mutation.mutants import Mutant, list_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,11 +156,11 @@ def test_tests_that_run_a_line_are_chosen(
     lines: dict[int, list[int]], is_same: bool, chosen: list[str]
 ) -> None:
     measured = {
-        "hashes": {WATCH: nearest.compute_hash(ROOT / WATCH) if is_same else "older"},
+        "hashes": {WATCH: covering.compute_hash(ROOT / WATCH) if is_same else "older"},
         "tests": [(2, "slow"), (1, "other"), (0.5, "fast"), (99, "too slow")],
         "lines": {WATCH: {str(line): tests for line, tests in lines.items()}},
     }
-    assert nearest.choose_tests(ROOT, [measured], MUTANT) == chosen
+    assert covering.choose_tests(ROOT, [measured], MUTANT) == chosen
 
 
 def test_the_script_finds_its_modules() -> None:

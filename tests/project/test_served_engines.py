@@ -3,6 +3,7 @@ without a server."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from ci.engines import shim
-from ci.engines.serve import PLANS, Plan, Row, main
+from ci.engines.serve import MISTAKES, PLANS, Plan, Row, main
 from lockstep.harness.backends.driver.client import Limits
 from lockstep.harness.backends.engine import Generation
 from lockstep.harness.backends.http.backend import load_server
@@ -101,3 +102,10 @@ def test_each_plan_names_an_engine_that_can_be_started() -> None:
         assert name in shim.ENGINES or "-m" in plan.command
         text = " ".join(plan.command).format(engine=name, probe="DIR", port=1)
         assert "DIR" in text and plan.rows
+
+
+def test_every_mistake_of_vllm_has_a_row_that_should_find_it() -> None:
+    """`mistakes.py` imports vLLM, so it is read as text."""
+    text = (Path(shim.__file__).parent / "mistakes.py").read_text()
+    assert {"none", *re.findall(r'^    "([\w-]+)": \(', text, re.M)} == {*MISTAKES}
+    assert {*MISTAKES.values()} <= {*PLANS["vllm"].rows}

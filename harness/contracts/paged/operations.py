@@ -227,7 +227,7 @@ class Schedule(GoingOn):
     }
 
     def why_illegal_here(self, op: Op, model: PagedModel, request: Request) -> str | None:
-        if request.launched and model.cache.has_sampled(request, model.config["overlap"]):
+        if request.launched and model.cache.can_accept(request):
             return "its sampled token is not accepted"
         return None
 
@@ -516,8 +516,8 @@ class Accept(GoingOn):
         kept = source.pick((0, drafted, source.between(0, drafted)))
         length = len(request.tokens) + len(request.list_path(kept)) + 1
         most = min(model.config["lookahead"], model.config["max_length"] - length)
-        most *= not request.launched
-        count = source.pick((0, most, most, most // 2)) if most > 0 else 0
+        has_drafts = most > 0 and not request.launched
+        count = source.pick((0, most, most, most // 2)) if has_drafts else 0
         drafts = draw_tokens(source, count)
         [sampled] = draw_tokens(source, 1)
         earlier = range(count if model.config["trees"] else 0)
@@ -525,7 +525,7 @@ class Accept(GoingOn):
         return {"sampled": sampled, "kept": kept, "drafts": drafts, "parents": parents}
 
     def is_misuse(self, model: PagedModel, request: Request) -> bool:
-        return not model.cache.has_sampled(request, model.config["overlap"])
+        return not model.cache.can_accept(request)
 
     def draw_misuse(self, source: Source, model: PagedModel) -> Op | None:
         """Draws a call for an invalid request, or one that keeps too many drafts, or one

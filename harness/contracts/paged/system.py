@@ -219,7 +219,8 @@ class PagedSystem(System):
         name = op["request"]
         request = model.cache.requests[name]
         end = min(request.computed, len(request.tokens))
-        slots = [*list_handed_over(model, name, self.read_tables(name), end)]
+        tables = self.read_tables(name)
+        slots = [*list_handed_over(model, name, tables, end)]
         earlier = [*self.sending.values(), *self.sent]
         had = {
             need
@@ -229,13 +230,12 @@ class PagedSystem(System):
         }
         checks.check_complete(name, slots, blocks, had)
         # Sent blocks also contain what lies before a window, if it is still there.
-        whole = list_handed_over(model, name, self.read_tables(name), end, is_whole=True)
+        whole = list_handed_over(model, name, tables, end, is_whole=True)
         needed, stored = {need for _, need in slots}, self.contents.device
         sent = [
             (slot, need)
             for slot, need in whole
-            if slot
-            and slot[0] in blocks  # with what lies before a window, if it is there
+            if slot and slot[0] in blocks
             if need in needed or stored.get(slot) == need.held
         ]
         self.sending[op["transfer"]] = Sending(request, sent)
