@@ -374,12 +374,17 @@ class BlockManager:
             for segment in self.step
         ]
         flight = Flight(segments)
-        self.launched.append(flight)
         for segment in segments:
             for group, table in zip(self.groups, segment.tables, strict=True):
                 self.hold(flight, list_held(table))
                 written = group.list_written(segment.start, segment.end, segment.length)
                 flight.written.update(table[index] for index in written)
+        self.begin_step(flight, lags)
+
+    def begin_step(self, flight: Flight, lags: bool) -> None:
+        """Begins a step; see `launch`."""
+        self.launched.append(flight)
+        for segment in flight.segments:
             assert segment.request is not None
             segment.request.begun = segment.end
             if lags:
@@ -405,8 +410,11 @@ class BlockManager:
         self.blocks.release(reversed(flight.blocks))
 
     def run(self, lags: bool = False) -> None:
-        """Ends the planned step. The caller has written to all its slots."""
-        self.launch(lags)
+        """Ends the planned step. The caller has written to all its slots.
+
+        No call comes before its end, so that it need not hold its blocks.
+        """
+        self.begin_step(Flight(self.step), lags)
         self.finish()
 
     def settle(self, request: PagedRequest) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.impl.shared.errors import MisuseError
-from lockstep.impl.shared.paged import Move, PagedRequest, Segment, list_path
+from lockstep.impl.shared.paged import Flight, Move, PagedRequest, Segment, list_path
 from lockstep.impl.shared.paged_groups import Group, StateGroup, Table
 from lockstep.impl.shared.paged_host import Pairs, TieredManager
 
@@ -208,10 +208,10 @@ class StoringManager(TieredManager):
         self.spans.clear()
         super().let_go(request)
 
-    def launch(self, lags: bool = False) -> None:
+    def begin_step(self, flight: Flight, lags: bool) -> None:
         self.pending = []
         self.spans.clear()
-        super().launch(lags)
+        super().begin_step(flight, lags)
 
     def finish(self, sampled: Sequence[int | None] = ()) -> None:
         self.spans.clear()
